@@ -1,0 +1,1 @@
+"""YAML with verl's key names; a package so that hydra finds it as ``pkg://configs``."""

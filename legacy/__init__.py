@@ -1,0 +1,1 @@
+"""The legacy trainer: one padded ``DataProto`` that every stage unions columns onto."""
