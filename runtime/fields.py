@@ -1,0 +1,72 @@
+"""The vocabulary of both trainers: which stages there are, what each writes, and over which tokens a field runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Level(StrEnum):
+    """What one value of a field belongs to."""
+
+    PROMPT = "prompt"
+    """A prompt token: packed ``[sum of prompt lengths]``."""
+    RESPONSE = "response"
+    """A response token: packed ``[T]``."""
+    SEQUENCE = "sequence"
+    """A token of prompt + response: packed ``[S]``."""
+    ROW = "row"
+    """A trajectory: ``[B]``."""
+
+
+LEVELS: dict[str, Level] = {
+    "prompts": Level.PROMPT,
+    "responses": Level.RESPONSE,
+    "response_mask": Level.RESPONSE,
+    "rollout_log_probs": Level.RESPONSE,
+    "rm_scores": Level.RESPONSE,
+    "token_level_scores": Level.RESPONSE,
+    "token_level_rewards": Level.RESPONSE,
+    "old_log_probs": Level.RESPONSE,
+    "entropy": Level.RESPONSE,
+    "ref_log_prob": Level.RESPONSE,
+    "values": Level.RESPONSE,
+    "advantages": Level.RESPONSE,
+    "returns": Level.RESPONSE,
+    "input_ids": Level.SEQUENCE,
+    "position_ids": Level.SEQUENCE,
+    "num_turns": Level.ROW,
+}
+"""Every tensor field of a trajectory and its level. A field that is not here is a dataset object, one a row."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One step of the pipeline, the same in both trainers.
+
+    writes: fields that the stage always writes. may_write: fields it writes only when configured.
+    """
+
+    name: str
+    writes: tuple[str, ...] = ()
+    may_write: tuple[str, ...] = ()
+
+
+STAGES: tuple[Stage, ...] = (
+    Stage(
+        "rollout",
+        writes=("prompts", "responses", "input_ids", "position_ids", "response_mask", "num_turns"),
+        may_write=("rollout_log_probs", "rm_scores"),
+    ),
+    Stage("reward", writes=("rm_scores", "token_level_scores")),
+    Stage("balance"),
+    Stage("old_log_prob", writes=("old_log_probs", "entropy")),
+    Stage("ref_log_prob", writes=("ref_log_prob",)),
+    Stage("values", writes=("values",)),
+    Stage("advantage", writes=("token_level_rewards", "advantages", "returns", "response_mask")),
+    Stage("update_critic"),
+    Stage("update_actor"),
+)
+"""The stages in the order in which both trainers run them; a trainer leaves out what is not configured."""
+
+STAGE_NAMES: tuple[str, ...] = tuple(stage.name for stage in STAGES)
