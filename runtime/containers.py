@@ -1,33 +1,18 @@
 """What a worker group asks of a batch container, so that ``runtime`` need not know any.
 
-Each container (``DataProto``, V1's key metadata) registers itself on these functions. Driver side: ``select_rows``,
-and the methods ``chunk(n)`` and ``concat(parts)``. Worker side: ``read_batch`` and ``answer``.
+A container (``DataProto``, V1's key metadata) offers ``chunk(n)`` and ``concat(parts)`` and registers itself on the
+functions below. Driver side: ``shard``, ``concat``, ``select_rows``. Worker side: ``read_batch`` and ``answer``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import singledispatch
-from typing import Any, Protocol, Self
+from typing import Any
 
 from torch import Tensor
 
 from runtime.trajectories import TrajectoryBatch
-
-
-class Container(Protocol):
-    """A batch of B rows that can be cut for ranks and put together again."""
-
-    def __len__(self) -> int: ...
-
-    def chunk(self, chunks: int) -> Sequence[Any]:
-        """Cut into ``chunks`` shards of equal size, in row order."""
-        ...
-
-    @staticmethod
-    def concat(parts: Sequence[Any]) -> Self:
-        """Put shards, or what ``answer`` made of them, together in order."""
-        ...
 
 
 def _unknown(container: object) -> TypeError:
@@ -35,18 +20,29 @@ def _unknown(container: object) -> TypeError:
 
 
 @singledispatch
-def select_rows(container: Any, rows: Tensor) -> Any:
+def shard(container: Any, count: int) -> Sequence[Any]:
+    """Cut a container into ``count`` shards of equal size, in row order, each fit to be sent to a worker."""
+    return container.chunk(count)
+
+
+def concat(parts: Sequence[Any]) -> Any:
+    """Put what ``answer`` made of each shard together, in order."""
+    return type(parts[0]).concat(list(parts))
+
+
+@singledispatch
+def select_rows(container: Any, rows: Tensor) -> Any:  # noqa: ARG001
     """The rows ``rows`` int64 ``[B']`` of a container, in that order."""
     raise _unknown(container)
 
 
 @singledispatch
-def read_batch(shard: Any, fields: Sequence[str]) -> TrajectoryBatch:
+def read_batch(shard: Any, fields: Sequence[str]) -> TrajectoryBatch:  # noqa: ARG001
     """Materialise ``fields`` of a shard on the packed layout; a missing field or row is an error, never left out."""
     raise _unknown(shard)
 
 
 @singledispatch
-def answer(shard: Any, batch: TrajectoryBatch, columns: Mapping[str, Tensor]) -> Any:
+def answer(shard: Any, batch: TrajectoryBatch, columns: Mapping[str, Tensor]) -> Any:  # noqa: ARG001
     """Give packed ``columns``, computed from ``batch``, back in the shard's own kind."""
     raise _unknown(shard)

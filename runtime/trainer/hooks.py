@@ -44,4 +44,4 @@ class StageHook(Protocol):
 def tensor_digest(tensor: Tensor) -> str:
     """The sha256 of a tensor's values as they lie in memory, row by row, in its own dtype; its shape takes no part."""
     values = tensor.detach().cpu().contiguous().reshape(-1)
-    return hashlib.sha256(values.view(torch.uint8).numpy()).hexdigest()
+    return hashlib.sha256(values.view(torch.uint8).numpy().data).hexdigest()

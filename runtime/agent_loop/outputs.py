@@ -1,0 +1,86 @@
+"""From the outputs of sessions to trajectories on the packed layout."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from runtime.agent_loop.base import AgentLoopOutput
+from runtime.errors import RolloutError
+from runtime.identity import TrajectoryKey
+from runtime.trajectories import TrajectoryBatch
+from shared_algos.segments import Segments
+
+
+def as_trajectories(
+    keys: Sequence[TrajectoryKey],
+    outputs: Sequence[AgentLoopOutput],
+    samples: Sequence[Mapping[str, Any]],
+) -> TrajectoryBatch:
+    """Pack B outputs with the dataset rows they came from.
+
+    Writes the fields of stage ``rollout``: token columns, ``rollout_log_probs`` when every output has them, and
+    ``rm_scores`` (the outcome on the last response token, 0 elsewhere) when every output was scored.
+    """
+    for key, output in zip(keys, outputs, strict=True):
+        _check(key, output)
+    prompts = Segments.from_lengths([len(output.prompt_ids) for output in outputs])
+    responses = Segments.from_lengths([len(output.response_ids) for output in outputs])
+    sequences = [output.prompt_ids + output.response_ids for output in outputs]
+    columns = {
+        "prompts": _pack([output.prompt_ids for output in outputs], torch.int64),
+        "responses": _pack([output.response_ids for output in outputs], torch.int64),
+        "input_ids": _pack(sequences, torch.int64),
+        "position_ids": Segments.from_lengths([len(sequence) for sequence in sequences]).positions,
+        "response_mask": _pack([output.response_mask for output in outputs], torch.int64),
+        "num_turns": torch.tensor([output.num_turns for output in outputs], dtype=torch.int64),
+    }
+    if all(output.response_logprobs is not None for output in outputs):
+        columns["rollout_log_probs"] = _pack([output.response_logprobs or [] for output in outputs], torch.float32)
+    if all(output.reward_score is not None for output in outputs):
+        columns["rm_scores"] = outcome_scores([output.reward_score or 0.0 for output in outputs], responses)
+    return TrajectoryBatch(tuple(keys), prompts, responses, columns, _objects(outputs, samples))
+
+
+def outcome_scores(scores: Sequence[float], responses: Segments) -> Tensor:
+    """Token-level scores ``[T]`` float32 that hold each row's outcome on its last response token."""
+    column = torch.zeros(responses.num_tokens, dtype=torch.float32)
+    column[responses.offsets[1:] - 1] = torch.tensor(scores, dtype=torch.float32)
+    return column
+
+
+def _check(key: TrajectoryKey, output: AgentLoopOutput) -> None:
+    if not output.prompt_ids or not output.response_ids:
+        raise RolloutError(
+            f"trajectory {key} has {len(output.prompt_ids)} prompt and {len(output.response_ids)} response tokens; "
+            "an agent loop must return at least one of each"
+        )
+    for name in ("response_mask", "response_logprobs"):
+        values = getattr(output, name)
+        if values is not None and len(values) != len(output.response_ids):
+            raise RolloutError(
+                f"trajectory {key}: {name} has {len(values)} values for {len(output.response_ids)} response tokens"
+            )
+
+
+def _pack(rows: Sequence[Sequence[float]], dtype: torch.dtype) -> Tensor:
+    return torch.tensor([value for row in rows for value in row], dtype=dtype)
+
+
+def _objects(
+    outputs: Sequence[AgentLoopOutput], samples: Sequence[Mapping[str, Any]]
+) -> dict[str, np.ndarray]:
+    rows = [{**sample, **output.extra_fields} for sample, output in zip(samples, outputs, strict=True)]
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: object_array([row.get(name) for row in rows]) for name in names}
+
+
+def object_array(values: Sequence[Any]) -> np.ndarray:
+    """A one-dimensional object array ``[B]``; numpy on its own would make lists of equal length into a matrix."""
+    array = np.empty(len(values), dtype=object)
+    array[:] = list(values)
+    return array

@@ -1,0 +1,104 @@
+"""Runs sessions inside a Ray actor: builds the loop, plays it, scores the result."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from omegaconf import DictConfig
+from transformers import AutoTokenizer
+
+import runtime.agent_loop.single_turn  # noqa: F401  (registers the built-in loop)
+from runtime.agent_loop.base import AGENT_LOOPS, AgentLoopOutput, GenerationClient, Session
+from runtime.errors import RolloutError
+from runtime.fs import copy_to_local
+from runtime.identity import PromptIdentity
+from runtime.reward import RewardItem, build_reward_manager
+from runtime.rollout.types import SamplingParams
+
+
+@dataclass(frozen=True)
+class Submission:
+    """One prompt sent to rollout: its dataset row, its identity and its place in the batch."""
+
+    identity: PromptIdentity
+    position: int
+    sample: Mapping[str, Any]
+
+    @property
+    def uid(self) -> str:
+        return self.identity.uid
+
+
+class SessionRunner:
+    """What an agent-loop worker of either trainer holds: tokenizer, reward manager and the way to the rollout server."""
+
+    def __init__(self, config: DictConfig, server: Any) -> None:
+        self.config = config
+        self.server = server
+        model = config.actor_rollout_ref.model
+        self.tokenizer = AutoTokenizer.from_pretrained(
+            copy_to_local(model.tokenizer_path or model.path), trust_remote_code=model.trust_remote_code
+        )
+        self.reward_manager = build_reward_manager(config, self.tokenizer)
+
+    async def run_prompt(
+        self, submission: Submission, session_ids: range, params: SamplingParams
+    ) -> list[list[AgentLoopOutput]]:
+        """Play the sessions ``session_ids`` of one prompt at once; each one's outputs, in session order.
+
+        The first error is raised only after every session has settled, so that none is left running.
+        """
+        played = await asyncio.gather(
+            *(self.run_session(submission, session_id, params) for session_id in session_ids), return_exceptions=True
+        )
+        for outcome in played:
+            if isinstance(outcome, BaseException):
+                raise outcome
+        return played  # type: ignore[return-value]
+
+    async def run_session(
+        self, submission: Submission, session_id: int, params: SamplingParams
+    ) -> list[AgentLoopOutput]:
+        """Play one session and score its last output."""
+        session = Session(submission.identity, submission.position, session_id)
+        name = submission.sample.get("agent_name") or self.config.actor_rollout_ref.rollout.agent.default_agent_loop
+        loop = AGENT_LOOPS.get(name)(GenerationClient(self.server, session, params), self.tokenizer, self.config)
+        try:
+            outputs = await loop.run(submission.sample)
+        finally:
+            await self.server.finish.remote((session.position, session.session_id))
+        outputs = outputs if isinstance(outputs, list) else [outputs]
+        if not outputs:
+            raise RolloutError(f"agent loop {name!r} returned no output for uid {submission.uid} session {session_id}")
+        return [*outputs[:-1], await self._scored(outputs[-1], submission)]
+
+    async def _scored(self, output: AgentLoopOutput, submission: Submission) -> AgentLoopOutput:
+        if output.reward_score is not None:
+            return output
+        result = await self.reward_manager.run_single(
+            RewardItem(response_ids=output.response_ids, sample=submission.sample)
+        )
+        return replace(
+            output,
+            reward_score=result.reward_score,
+            extra_fields={**output.extra_fields, "reward_extra_info": dict(result.reward_extra_info)},
+        )
+
+
+def sampling_params(config: DictConfig, validate: bool = False) -> SamplingParams:
+    """Sampling of training (``rollout.*``) or validation (``rollout.val_kwargs.*``); each request brings its own seed."""
+    rollout = config.actor_rollout_ref.rollout
+    source = rollout.val_kwargs if validate else rollout
+    return SamplingParams(
+        temperature=source.temperature,
+        top_k=source.top_k,
+        top_p=source.top_p,
+        do_sample=source.do_sample,
+        max_tokens=rollout.response_length,
+        logprobs=rollout.calculate_log_probs,
+        ignore_eos=rollout.ignore_eos,
+        seed=0,
+    )

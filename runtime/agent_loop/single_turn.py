@@ -1,0 +1,36 @@
+"""The simplest loop: one prompt, one answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from runtime.agent_loop.base import AGENT_LOOPS, AgentLoopBase, AgentLoopOutput
+from runtime.data.chat import encode_chat, fit_prompt
+
+
+@AGENT_LOOPS.register("single_turn_agent")
+class SingleTurnAgentLoop(AgentLoopBase):
+    """Apply the chat template, generate once, stop (verl's ``SingleTurnAgentLoop``)."""
+
+    async def run(self, sample: Mapping[str, Any]) -> AgentLoopOutput:
+        data = self.config.data
+        prompt_ids = fit_prompt(
+            encode_chat(
+                self.tokenizer,
+                sample["raw_prompt"],
+                apply_chat_template_kwargs=OmegaConf.to_container(data.apply_chat_template_kwargs, resolve=True),
+            ),
+            max_prompt_length=data.max_prompt_length,
+            truncation=data.truncation,
+            where=f"row {sample['row_number']}",
+        )
+        answer = await self.client.generate(prompt_ids)
+        return AgentLoopOutput(
+            prompt_ids=prompt_ids,
+            response_ids=list(answer.token_ids),
+            response_mask=[1] * len(answer.token_ids),
+            response_logprobs=None if answer.log_probs is None else list(answer.log_probs),
+        )

@@ -1,0 +1,88 @@
+"""Ray: a local one by default, or the cluster that ``ray_kwargs.ray_init.address`` names."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from omegaconf import DictConfig, OmegaConf
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from runtime.errors import ResourceError
+
+MIN_LOGICAL_CPUS = 16
+"""TransferQueue alone takes one CPU and one more a storage unit, and waits for ever without them; cores are no limit."""
+
+WORKER_ENV = {
+    # Fixes MKL's kernel choice, so that a row of a matmul does not depend on how many rows there are.
+    "MKL_CBWR": "AVX2",
+    "TOKENIZERS_PARALLELISM": "false",
+    # TransferQueue's own default of 200 s turns a dead storage unit into a wait of ten minutes.
+    "TQ_SIMPLE_STORAGE_SEND_RECV_TIMEOUT": "20",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
+"""Environment of every process that computes; it must stand before the process starts."""
+
+
+def start_ray(config: DictConfig) -> None:
+    """Start or join Ray once a process; keys of ``ray_kwargs.ray_init`` are passed on to ``ray.init``."""
+    if ray.is_initialized():
+        return
+    for name, value in WORKER_ENV.items():
+        os.environ.setdefault(name, value)
+    options: dict[str, Any] = OmegaConf.to_container(config.ray_kwargs.get("ray_init") or {}, resolve=True)  # type: ignore[assignment]
+    options = {name: value for name, value in options.items() if value is not None}
+    if "address" in options:
+        options.pop("num_cpus", None)
+        runtime_env = options.setdefault("runtime_env", {})
+        runtime_env["env_vars"] = {**WORKER_ENV, **runtime_env.get("env_vars", {})}
+    else:
+        options.setdefault("num_cpus", max(MIN_LOGICAL_CPUS, os.cpu_count() or 1))
+        options.setdefault("include_dashboard", False)
+    ray.init(ignore_reinit_error=True, **options)
+
+
+@dataclass(frozen=True)
+class Placement:
+    """One reserved slot an actor; ``options(i)`` are the Ray options that put an actor into slot ``i``."""
+
+    group: PlacementGroup
+    bundles: tuple[dict[str, float], ...]
+
+    def options(self, slot: int) -> dict[str, Any]:
+        bundle = self.bundles[slot]
+        return {
+            "num_cpus": bundle["CPU"],
+            "num_gpus": bundle.get("GPU", 0),
+            "scheduling_strategy": PlacementGroupSchedulingStrategy(
+                placement_group=self.group, placement_group_bundle_index=slot
+            ),
+        }
+
+    def release(self) -> None:
+        """Give the slots back; actors in them end."""
+        remove_placement_group(self.group)
+
+
+def reserve(bundles: list[dict[str, float]], timeout_s: float) -> Placement:
+    """Reserve ``bundles`` (resources of one actor each); ``ResourceError`` within ``timeout_s`` names what is short."""
+    group = placement_group(bundles, strategy="PACK")
+    if not group.wait(timeout_seconds=timeout_s):
+        remove_placement_group(group)
+        wanted = {
+            name: sum(bundle.get(name, 0) for bundle in bundles) for name in {key for bundle in bundles for key in bundle}
+        }
+        available = ray.available_resources()
+        short = {
+            name: f"{amount:g} wanted, {available.get(name, 0):g} free"
+            for name, amount in wanted.items()
+            if amount > available.get(name, 0)
+        } or wanted
+        raise ResourceError(
+            f"Ray could not place the actors within {timeout_s:g} s: {short}. Free the resources, lower "
+            "trainer.n_gpus_per_node or trainer.nnodes, or start Ray with more."
+        )
+    return Placement(group, tuple(bundles))

@@ -1,0 +1,1 @@
+"""Ray actors that hold the models, and the group that drives one actor a rank."""

@@ -1,0 +1,80 @@
+"""Agent-loop workers that write every trajectory to TransferQueue and return nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from typing import Any
+
+from omegaconf import DictConfig
+
+from runtime.agent_loop import AgentLoopOutput, SessionRunner, Submission, as_trajectories
+from runtime.errors import VerliftError
+from runtime.identity import TrajectoryKey
+from runtime.rollout.types import SamplingParams
+from v1 import data_plane
+
+FINISHED, FAILURE = "finished", "failure"
+"""The ``status`` of a prompt's own key, written only after every one of its sessions has settled."""
+
+
+class AgentLoopWorker:
+    """An asyncio Ray actor that expands a prompt into n sessions (verl's ``AgentLoopWorkerTQ``)."""
+
+    def __init__(self, config: DictConfig, server: Any) -> None:
+        self.runner = SessionRunner(config, server)
+        data_plane.connect()
+
+    async def generate_sequences(
+        self, submissions: list[Submission], n: int, params: SamplingParams, partition_id: str, global_steps: int
+    ) -> None:
+        """Play n sessions of each prompt. Outputs lie under ``{uid}_{session_id}_{index}``, the prompt's end under ``uid``."""
+        await asyncio.gather(
+            *(self._run_prompt(submission, n, params, partition_id, global_steps) for submission in submissions)
+        )
+
+    async def _run_prompt(
+        self, submission: Submission, n: int, params: SamplingParams, partition_id: str, global_steps: int
+    ) -> None:
+        tag = {"status": FINISHED, "global_steps": global_steps}
+        try:
+            sessions = await self.runner.run_prompt(submission, range(n), params)
+            await asyncio.to_thread(put_sessions, submission, sessions, partition_id, global_steps)
+        except Exception as error:
+            tag |= {"status": FAILURE, "error": _describe(error), "error_type": _error_type(error)}
+        await asyncio.to_thread(data_plane.put_tag, submission.uid, partition_id, tag)
+
+
+def put_sessions(
+    submission: Submission, sessions: list[list[AgentLoopOutput]], partition_id: str, global_steps: int
+) -> None:
+    """Write the outputs of all sessions of one prompt in one call."""
+    placed = [
+        (TrajectoryKey(submission.uid, session_id, index), output)
+        for session_id, outputs in enumerate(sessions)
+        for index, output in enumerate(outputs)
+    ]
+    sample = {**submission.sample, "uid": submission.uid}
+    batch = as_trajectories([key for key, _ in placed], [output for _, output in placed], [sample] * len(placed))
+    tags = [
+        {
+            "prompt_len": len(output.prompt_ids),
+            "response_len": len(output.response_ids),
+            "seq_len": len(output.prompt_ids) + len(output.response_ids),
+            "status": "success",
+            "global_steps": global_steps,
+            "min_global_steps": global_steps,
+            "max_global_steps": global_steps,
+        }
+        for _, output in placed
+    ]
+    data_plane.put_rows(batch, partition_id, tags)
+
+
+def _error_type(error: Exception) -> str:
+    return type(getattr(error, "cause", error)).__name__
+
+
+def _describe(error: Exception) -> str:
+    cause = getattr(error, "cause", error)
+    return str(cause) if isinstance(cause, VerliftError) else "".join(traceback.format_exception(cause)).strip()

@@ -1,0 +1,67 @@
+"""Tasks on whole batches that run near the data, so that no token passes through the controller."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from omegaconf import DictConfig
+
+from runtime import metrics
+from runtime.advantage import AdvantageStage
+from runtime.errors import RewardError
+from runtime.trainer.hooks import StageHook, StageRecord
+from v1 import data_plane
+from v1.data_plane import KVBatchMeta
+
+
+class DataWorker:
+    """A stateless Ray actor: it is given keys, fetches what it needs, writes results back and returns scalars."""
+
+    def __init__(self, config: DictConfig, hooks: Sequence[StageHook] = ()) -> None:
+        self.config = config
+        self.hooks = tuple(hooks)
+        self.advantage_stage = AdvantageStage.from_config(config)
+        data_plane.connect()
+
+    def check_rewards(self, batch: KVBatchMeta) -> None:
+        """File ``rm_scores`` as ``token_level_scores``; ``RewardError`` names a trajectory whose scores are not finite."""
+        trajectories = data_plane.read(batch, ["rm_scores"])
+        scores = trajectories["rm_scores"]
+        bad = (~torch.isfinite(scores)).nonzero()
+        if len(bad):
+            row = int(trajectories.responses.rows[bad[0, 0]])
+            raise RewardError(f"rm_scores of trajectory {batch.keys[row]} hold {float(scores[bad[0, 0]])}")
+        data_plane.write(batch, trajectories, {"token_level_scores": scores})
+
+    def compute_advantage(self, batch: KVBatchMeta) -> dict[str, float]:
+        """Run the advantage stage; ``batch.extra_info`` brings the KL coefficient."""
+        trajectories = data_plane.read(batch, self.advantage_stage.reads)
+        columns, scalars = self.advantage_stage(trajectories, batch.extra_info["kl_coef"])
+        data_plane.write(batch, trajectories, columns)
+        return scalars
+
+    def batch_metrics(self, batch: KVBatchMeta, fields: Sequence[str]) -> dict[str, float]:
+        """The figures of a finished batch."""
+        return metrics.batch_metrics(data_plane.read(batch, fields), self.config.data.max_response_length)
+
+    def outcomes(self, batch: KVBatchMeta) -> dict[str, list[float]]:
+        """The total score of each trajectory, by its ``data_source``."""
+        trajectories = data_plane.read(batch, ["rm_scores", "data_source"])
+        totals = trajectories.responses.sum(trajectories["rm_scores"])
+        return metrics.by_source(trajectories.objects["data_source"], totals)
+
+    def run_hooks(
+        self,
+        batch: KVBatchMeta,
+        fields: Sequence[str],
+        step: int,
+        stage: str,
+        series: Mapping[str, Sequence[float]],
+        digests: Mapping[str, str],
+    ) -> None:
+        """Call the hooks with the ``fields`` that a stage wrote, in the batch's order."""
+        written = data_plane.read(batch, fields) if fields else None
+        record = StageRecord(step, stage, written, {name: tuple(values) for name, values in series.items()}, digests)
+        for hook in self.hooks:
+            hook(record)

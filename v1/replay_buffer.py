@@ -1,0 +1,66 @@
+"""Which trajectories make a training batch: whole prompt groups, by their tags, without touching a token."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from runtime import errors
+from runtime.identity import TrajectoryKey
+from v1 import data_plane
+from v1.agent_loop import FAILURE
+from v1.data_plane import KVBatchMeta
+
+_POLL_SECONDS = 0.02
+
+
+class ReplayBuffer:
+    """Collects the prompt groups of a partition (verl's ``ReplayBuffer``, mode ``sync``)."""
+
+    def __init__(self, partition_id: str, timeout_s: float) -> None:
+        self.partition_id = partition_id
+        self.timeout_s = timeout_s
+
+    def sample(self, uids: Sequence[str]) -> KVBatchMeta:
+        """Wait until every prompt of ``uids`` has settled; keys in canonical order (place in ``uids``, session, index).
+
+        Raises the typed error of a session that failed, and ``RolloutError`` with the uids that have not settled
+        after ``timeout_s``.
+        """
+        deadline = time.monotonic() + self.timeout_s
+        while True:
+            tags = data_plane.list_tags(self.partition_id)
+            for uid in uids:
+                if tags.get(uid, {}).get("status") == FAILURE:
+                    raise _failure(uid, tags[uid])
+            waiting = [uid for uid in uids if uid not in tags]
+            if not waiting:
+                return self._materialize(uids, tags)
+            if time.monotonic() > deadline:
+                raise errors.RolloutError(
+                    f"{len(waiting)} of {len(uids)} prompts have not finished after {self.timeout_s:g} s, first uid "
+                    f"{waiting[0]}; look at its agent loop, or raise runtime.rollout_timeout_s"
+                )
+            time.sleep(_POLL_SECONDS)
+
+    def clear(self, batch: KVBatchMeta) -> None:
+        """Remove a used batch and the prompts' own keys."""
+        uids = {TrajectoryKey.parse(key).uid for key in batch.keys}
+        data_plane.clear([*batch.keys, *sorted(uids)], self.partition_id)
+
+    def _materialize(self, uids: Sequence[str], tags: Mapping[str, Mapping[str, Any]]) -> KVBatchMeta:
+        place = {uid: position for position, uid in enumerate(uids)}
+        parsed = [TrajectoryKey.parse(key) for key in tags if key not in place]
+        keys = sorted(
+            (key for key in parsed if key.uid in place), key=lambda key: (place[key.uid], key.session_id, key.index)
+        )
+        names = [str(key) for key in keys]
+        return KVBatchMeta(keys=names, tags=[dict(tags[name]) for name in names], partition_id=self.partition_id)
+
+
+def _failure(uid: str, tag: Mapping[str, Any]) -> errors.VerliftError:
+    error_class = getattr(errors, tag.get("error_type", ""), None)
+    if isinstance(error_class, type) and issubclass(error_class, errors.VerliftError):
+        return error_class(f"{tag['error']} (uid {uid})")
+    return errors.RolloutError(f"a session of uid {uid} failed: {tag.get('error')}")
