@@ -63,14 +63,23 @@ class Segments:
         return torch.arange(self.num_tokens, device=self.offsets.device) - self.offsets[:-1][self.rows]
 
     def sum(self, values: Tensor) -> Tensor:
-        """Row totals in float64 ``[B]`` of ``values [T]``; tokens are added in order, so a row's bits never depend on its neighbours."""
+        """Row totals in float64 ``[B]`` of ``values [T]``, differentiable.
+
+        Tokens are added in order and by one thread a row (an ``index_add_`` would add in any order on a GPU), so a
+        row's bits depend neither on its neighbours nor on the number of threads.
+        """
         self.check(values)
-        totals = torch.zeros(self.num_rows, dtype=torch.float64, device=values.device)
-        return totals.index_add_(0, self.rows, values.double())
+        return torch.segment_reduce(values.double(), "sum", offsets=self.offsets, initial=0.0)
 
     def spread(self, per_row: Tensor) -> Tensor:
         """Repeat ``per_row [B]`` over each row's tokens: ``[T]``."""
         return per_row[self.rows]
+
+    def following(self, values: Tensor) -> Tensor:
+        """Each token's successor within its row, 0 after a row's last token: ``[T]`` of ``values [T]``."""
+        self.check(values)
+        shifted = torch.cat([values[1:], values.new_zeros(min(1, values.numel()))])
+        return torch.where(self.positions == self.lengths[self.rows] - 1, 0, shifted)
 
     def token_indices(self, rows: Tensor) -> Tensor:
         """Packed indices ``[T']`` of the tokens of ``rows [B']``, in the order the rows are given."""

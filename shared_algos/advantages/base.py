@@ -1,0 +1,51 @@
+"""How an advantage estimator is registered, found by name and run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import fields
+from typing import Any, TypeVar
+
+import torch
+
+from shared_algos.advantages.episodes import Episodes
+from shared_algos.advantages.inputs import AdvantageConfig, AdvantageInputs, AdvantageOutputs
+from shared_algos.advantages.outcomes import Outcomes
+from shared_algos.errors import AlgorithmError, MissingInputError
+from shared_algos.registry import Registry
+
+ADVANTAGES: Registry[Callable[..., Any]] = Registry("advantage estimator")
+Estimator = TypeVar("Estimator", bound=Callable[..., Any])
+
+
+def register_advantage(
+    *names: str, needs: Iterable[str] = (), outcome: bool = False, reference: str = ""
+) -> Callable[[Estimator], Estimator]:
+    """Register an estimator under one or more names.
+
+    With ``outcome`` it is ``(Outcomes, AdvantageConfig) -> advantages [S]``, one a session; without,
+    ``(Episodes, AdvantageConfig) -> (advantages [N], returns [N])``, one a mask-1 token. Both compute in float64.
+    needs: optional fields of ``AdvantageInputs`` that must be there. Raises ``AlgorithmError`` for any other name.
+    """
+    unknown = set(needs) - {field.name for field in fields(AdvantageInputs)}
+    if unknown:
+        raise AlgorithmError(f"{names} needs {sorted(unknown)}, which AdvantageInputs does not have")
+    return ADVANTAGES.register(*names, needs=needs, outcome=outcome, reference=reference)  # type: ignore[return-value]
+
+
+@torch.no_grad()
+def compute_advantages(name: str, inputs: AdvantageInputs, config: AdvantageConfig) -> AdvantageOutputs:
+    """Advantages and returns of a whole batch, float32 ``[T]``, 0 at mask-0 positions.
+
+    Raises ``UnknownAlgorithmError``, ``MissingInputError`` for an input that the estimator needs, and
+    ``NonFiniteError`` naming the row where a reward or value that takes part is infinite or NaN.
+    """
+    entry = ADVANTAGES.get(name)
+    for need in sorted(entry.needs):
+        if getattr(inputs, need) is None:
+            raise MissingInputError(f"advantage estimator {name!r} needs {need!r}, which the batch does not have")
+    if entry.outcome:
+        outcomes = Outcomes.of(inputs)
+        return outcomes.spread(entry.function(outcomes, config))
+    episodes = Episodes.of(inputs)
+    return episodes.spread(*entry.function(episodes, config))

@@ -1,0 +1,17 @@
+"""Policy losses by name. Every module of this folder registers its losses when it is imported."""
+
+import importlib
+import pkgutil
+
+from shared_algos.policy_losses.base import (
+    POLICY_LOSSES,
+    PolicyLossConfig,
+    PolicyLossInputs,
+    compute_policy_loss,
+    register_policy_loss,
+)
+
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")
+
+__all__ = ["POLICY_LOSSES", "PolicyLossConfig", "PolicyLossInputs", "compute_policy_loss", "register_policy_loss"]

@@ -1,0 +1,40 @@
+"""The segmented reverse scan behind discounted returns and GAE."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from shared_algos.segments import Segments
+
+
+def reverse_scan(deltas: Tensor, segments: Segments, decay: float) -> Tensor:
+    """``out[t] = deltas[t] + decay * out[t + 1]`` within each row, nothing entering from beyond its end.
+
+    deltas: ``[T]``. Returns float64 ``[T]``. A row's bits are those of the recurrence written out for that row alone.
+
+    Tokens are laid out lane by lane, the last token of every row first and longer rows first, so that step k is a
+    contiguous slice over all rows with more than k tokens: the loop runs over the longest row, not over rows.
+    """
+    segments.check(deltas)
+    place, lanes = _lanes(segments)
+    out = torch.empty_like(deltas, dtype=torch.float64)
+    out[place] = deltas.double()
+    begin = 0
+    for width, following in pairwise(lanes):
+        previous, begin = begin, begin + width
+        # Not add(alpha=decay): it may fuse multiply and add in vector lanes but not in the tail, and bits would move.
+        out[begin : begin + following] += out[previous : previous + following] * decay
+    return out[place]
+
+
+def _lanes(segments: Segments) -> tuple[Tensor, list[int]]:
+    """The lane-major place of each token, int64 ``[T]``, and the number of rows that reach each lane."""
+    lengths = segments.lengths
+    rank = lengths.argsort(descending=True, stable=True).argsort()
+    widths = segments.num_rows - lengths.bincount().cumsum(0)[:-1] if segments.num_tokens else lengths.new_zeros(0)
+    starts = widths.cumsum(0) - widths
+    from_end = lengths[segments.rows] - 1 - segments.positions
+    return starts[from_end] + rank[segments.rows], widths.tolist()
