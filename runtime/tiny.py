@@ -10,9 +10,12 @@ from __future__ import annotations
 import random
 import string
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 DATA_SOURCE = "verlift/toy_letters"
 
@@ -40,7 +43,7 @@ _WORDINGS = ("Write {}.", "Use letters {}.", "Please write letters {}.", "Only s
 
 
 def save_model(folder: Path, seed: int) -> None:
-    """Write a two-layer Llama (float32, tied embeddings, weights drawn from ``seed``) and its tokenizer to ``folder``."""
+    """Write a two-layer Llama (float32, tied embeddings, weights from ``seed``) and its tokenizer to ``folder``."""
     from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
     tokenizer = make_tokenizer()
@@ -69,7 +72,7 @@ def save_model(folder: Path, seed: int) -> None:
     tokenizer.save_pretrained(folder)
 
 
-def make_tokenizer() -> Any:
+def make_tokenizer() -> PreTrainedTokenizerFast:
     """A ``PreTrainedTokenizerFast`` with one token a printable ASCII character, role markers and a chat template."""
     from tokenizers import Tokenizer, decoders, models
     from transformers import PreTrainedTokenizerFast

@@ -1,0 +1,43 @@
+"""Score functions by file and name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from runtime.errors import RewardError
+from runtime.reward.routing import default_compute_score
+from runtime.user_code import load_object
+
+ComputeScore = Callable[..., Any]
+"""``compute_score(data_source, solution_str, ground_truth, extra_info=None)``, sync or async: a number, or a dict with
+``score``. It is called with keywords, so the names bind and the order does not."""
+
+
+def load_compute_score(
+    path: str | os.PathLike[str] | None,
+    name: str = "compute_score",
+    reward_kwargs: Mapping[str, Any] | None = None,
+) -> ComputeScore:
+    """Return the user's score function ``name`` of the file ``path``, or the built-in routing when ``path`` is None.
+
+    reward_kwargs: keywords that every call gets besides the four (verl's ``custom_reward_function.reward_kwargs``).
+    A function of a file cannot be pickled; a worker loads it itself by path and name.
+
+    Raises RewardError naming path and name.
+    """
+    function = default_compute_score if path is None else load_object(path, name, RewardError)
+    if not callable(function):
+        raise RewardError(f"{path}: {name!r} is {type(function).__name__}, not a function")
+    return partial(function, **reward_kwargs) if reward_kwargs else function
+
+
+def describe(function: ComputeScore) -> str:
+    """The function's name and file, for messages."""
+    while isinstance(function, partial):
+        function = function.func
+    code = getattr(function, "__code__", None)
+    name = getattr(function, "__qualname__", type(function).__name__)
+    return f"{name} ({code.co_filename})" if code else name
