@@ -1,0 +1,102 @@
+"""How far two tensors are apart, bit by bit, and where two plain structures differ."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from deepdiff import DeepDiff
+from deepdiff.helper import notpresent
+from torch import Tensor
+
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_UNSIGNED = {2: np.uint16, 4: np.uint32, 8: np.uint64}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Where and how much two tensors of one shape and dtype differ in their bits.
+
+    first: place on dim 0 of the first difference. max_abs, mean_abs: over all elements, infinite when a NaN faces a
+    number. max_ulp: the most representable floats between two values, over pairs without a NaN; None if there are none.
+    """
+
+    first: int
+    max_abs: float
+    mean_abs: float
+    max_ulp: int | None
+
+
+def difference(left: Tensor, right: Tensor) -> Difference | None:
+    """Compare ``left`` and ``right`` ``[N, ...]``, of one shape and dtype; None when every bit is equal.
+
+    The same NaN on both sides is equal; 0.0 and -0.0 are not: they are one ulp apart.
+    """
+    if left.shape != right.shape or left.dtype != right.dtype:
+        raise ValueError(f"{left.dtype} {tuple(left.shape)} cannot be set against {right.dtype} {tuple(right.shape)}")
+    differs = _bits(left) != _bits(right)
+    if not bool(differs.any()):
+        return None
+    places = differs.reshape(len(differs), -1).any(1).nonzero()
+    gaps = _gaps(left[differs], right[differs])
+    return Difference(
+        first=int(places[0]),
+        max_abs=float(gaps.max()),
+        mean_abs=float(gaps.sum()) / left.numel(),
+        max_ulp=_max_ulp(left[differs], right[differs]) if left.is_floating_point() else None,
+    )
+
+
+def deep_differences(left: Any, right: Any, ignored: Sequence[str] = ()) -> dict[str, tuple[Any, Any]]:
+    """Path -> (left, right) of every difference between two structures of dicts, lists, strings and numbers.
+
+    A number and the same number of another type differ; what one side lacks is ``None``. ignored: regular expressions
+    of paths, which look like ``['trainer']['use_v1']``.
+    """
+    found = DeepDiff(left, right, view="tree", exclude_regex_paths=list(ignored), threshold_to_diff_deeper=0)
+    levels = [level for kind in found.values() for level in kind]
+    sides = {level.path(root=""): (_side(level.t1), _side(level.t2)) for level in levels}
+    return dict(sorted(sides.items()))
+
+
+def shown(value: Tensor) -> str:
+    """One element in the fewest digits that tell it from its neighbours; several as a list."""
+    if value.dim():
+        return str(value.tolist())
+    if value.dtype in (torch.float32, torch.float64):
+        return str(value.numpy())
+    return str(value.item())
+
+
+def _side(value: Any) -> Any:
+    return None if value is notpresent else value
+
+
+def _bits(values: Tensor) -> Tensor:
+    return values.contiguous().view(_BITS[values.element_size()])
+
+
+def _gaps(left: Tensor, right: Tensor) -> Tensor:
+    """Absolute differences in float64; a NaN facing a number counts as infinite, two NaNs of other bits as 0."""
+    gaps = (left.double() - right.double()).abs()
+    both = left.isnan() & right.isnan()
+    return gaps.masked_fill(gaps.isnan(), math.inf).masked_fill(both, 0.0)
+
+
+def _max_ulp(left: Tensor, right: Tensor) -> int | None:
+    numbers = ~(left.isnan() | right.isnan())
+    if not bool(numbers.any()):
+        return None
+    a, b = _rank(left[numbers]), _rank(right[numbers])
+    return int(np.where(a > b, a - b, b - a).max())
+
+
+def _rank(values: Tensor) -> np.ndarray:
+    """Each float's place among all floats of its dtype, unsigned: neighbours are one apart, -0.0 just below 0.0."""
+    bits = _bits(values).numpy().view(_UNSIGNED[values.element_size()])
+    sign = bits.dtype.type(1 << (bits.dtype.itemsize * 8 - 1))
+    return np.where(bits & sign, ~bits, bits | sign)

@@ -1,0 +1,92 @@
+"""Reasons why two runs that agree prove nothing: there was nothing that could have gone wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from parity_tests.capture import Capture, StageCapture
+from runtime.fields import STAGE_NAMES
+from runtime.trainer.hooks import INITIAL_STAGE
+
+
+def vacuous_reasons(*captures: Capture) -> tuple[str, ...]:
+    """Every reason that holds for any of ``captures``, each told once with what was counted."""
+    reasons: dict[str, None] = {}
+    for capture in captures:
+        for check in (_stages_not_run, _zero_advantages, _groups_without_spread, _weights_unchanged):
+            reasons.update(dict.fromkeys(check(capture)))
+    return tuple(reasons)
+
+
+def configured_stages(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """The stages that a config asks for, in order; ``balance`` is left out, since it writes nothing to compare."""
+    algorithm = config.get("algorithm", {})
+    actor = config.get("actor_rollout_ref", {}).get("actor", {})
+    critic = config.get("critic", {}).get("enable")
+    critic = algorithm.get("adv_estimator") == "gae" if critic is None else critic
+    bypass = (algorithm.get("rollout_correction") or {}).get("bypass_mode", False)
+    off = {
+        "balance": True,
+        "old_log_prob": bypass,
+        "ref_log_prob": not (algorithm.get("use_kl_in_reward") or actor.get("use_kl_loss")),
+        "values": not critic,
+        "update_critic": not critic,
+    }
+    return tuple(name for name in STAGE_NAMES if not off.get(name, False))
+
+
+def _stages_not_run(capture: Capture) -> Iterator[str]:
+    steps = capture.config.get("trainer", {}).get("total_training_steps") or max(capture.index, default=0)
+    if INITIAL_STAGE not in capture.index.get(0, ()):
+        yield f"there is no record {INITIAL_STAGE!r} of the weights before training"
+    if not steps:
+        yield "no step was run"
+    for step in range(1, steps + 1):
+        for name in configured_stages(capture.config):
+            if name not in capture.index.get(step, ()):
+                yield f"stage {name} of step {step} is configured and did not run"
+
+
+def _zero_advantages(capture: Capture) -> Iterator[str]:
+    columns = list(_columns(capture, "advantage", "advantages"))
+    if columns and not any(bool(stage.read("advantages").count_nonzero()) for stage in columns):
+        yield "all advantages are zero"
+
+
+def _groups_without_spread(capture: Capture) -> Iterator[str]:
+    """Groups of one have nothing to spread over; they are not counted."""
+    counted = spread = 0
+    for stage in _columns(capture, "reward", "token_level_scores"):
+        scores = stage.responses.sum(stage.read("token_level_scores"))
+        groups: dict[str, list[float]] = {}
+        for key, score in zip(stage.keys, scores.tolist(), strict=True):
+            groups.setdefault(key.uid, []).append(score)
+        several = [members for members in groups.values() if len(members) > 1]
+        counted += len(several)
+        spread += sum(len(set(members)) > 1 for members in several)
+    if 2 * spread < counted:
+        yield f"only {spread} of {counted} groups have different rewards, fewer than half"
+
+
+def _weights_unchanged(capture: Capture) -> Iterator[str]:
+    """Each model that was to be trained must end with at least one weight that differs from its first."""
+    if INITIAL_STAGE not in capture.index.get(0, ()):
+        return
+    before = capture.stage(0, INITIAL_STAGE).digests
+    for stage, prefix in (("update_actor", "actor."), ("update_critic", "critic.")):
+        steps = [step for step, names in capture.index.items() if stage in names]
+        if not steps:
+            continue
+        after = capture.stage(steps[-1], stage).digests
+        names = [name for name in after if name.startswith(prefix)]
+        if all(after[name] == before.get(name) for name in names):
+            yield f"the {prefix.rstrip('.')} has no weight that changed between the start and step {steps[-1]}"
+
+
+def _columns(capture: Capture, stage: str, column: str) -> Iterator[StageCapture]:
+    for step, names in capture.index.items():
+        if stage in names:
+            found = capture.stage(step, stage)
+            if column in found.columns:
+                yield found

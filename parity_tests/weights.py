@@ -1,0 +1,52 @@
+"""Compare the weights that two runs ended with, by value: digests have told before whether they are equal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from torch import Tensor
+
+from parity_tests.capture import Capture, opened
+from parity_tests.difference import difference, shown
+from parity_tests.verdict import FieldVerdict, Kind, Status, Tolerance, missing
+
+WEIGHTS_STAGE = "weights"
+
+
+def compare_weights(left: Capture, right: Capture, tolerance: Tolerance) -> Iterator[FieldVerdict]:
+    """One verdict a tensor, under the last step; none when neither side exported weights."""
+    step = max([*left.index, *right.index], default=0)
+    if left.weights is None or right.weights is None:
+        if left.weights is not right.weights:
+            yield missing(step, WEIGHTS_STAGE, "export", Kind.WEIGHTS, in_left=left.weights is not None)
+        return
+    ours, theirs = _names(left.weights), _names(right.weights)
+    for name in sorted({*ours, *theirs}):
+        if name not in ours or name not in theirs:
+            yield missing(step, WEIGHTS_STAGE, name, Kind.WEIGHTS, in_left=name in ours)
+        else:
+            yield _compare_weight(step, name, _read(left.weights, name), _read(right.weights, name), tolerance)
+
+
+def _names(file: Path) -> set[str]:
+    with opened(file) as tensors:
+        return set(tensors.keys())
+
+
+def _read(file: Path, name: str) -> Tensor:
+    with opened(file) as tensors:
+        tensor: Tensor = tensors.get_tensor(name)
+    return tensor
+
+
+def _compare_weight(step: int, name: str, ours: Tensor, theirs: Tensor, tolerance: Tolerance) -> FieldVerdict:
+    kinds = [f"{tensor.dtype} {list(tensor.shape)}" for tensor in (ours, theirs)]
+    if kinds[0] != kinds[1]:
+        return FieldVerdict(step, WEIGHTS_STAGE, name, Kind.WEIGHTS, Status.DIVERGED, left=kinds[0], right=kinds[1])
+    flat, other = ours.reshape(-1), theirs.reshape(-1)
+    found = difference(flat, other)
+    verdict = FieldVerdict(step, WEIGHTS_STAGE, name, Kind.WEIGHTS, Status.EQUAL).measured(found, tolerance)
+    if found is None:
+        return verdict
+    return verdict.at(left=shown(flat[found.first]), right=shown(other[found.first]))
