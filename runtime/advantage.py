@@ -81,4 +81,5 @@ class AdvantageStage:
             indices=torch.tensor([key.index for key in batch.keys], dtype=torch.int64),
             values=batch.columns.get("values"),
             old_log_probs=batch.columns.get("old_log_probs"),
+            keys=[str(key) for key in batch.keys],
         )

@@ -14,9 +14,9 @@ from runtime.errors import BatchSizeError
 def balanced_order(lengths: Sequence[int], mini_batch_rows: int, world_size: int) -> Tensor:
     """A row order int64 ``[B]`` that balances tokens over ranks inside each mini-batch.
 
-    lengths: tokens of each row ``[B]``. Rows stay in their mini-batch of ``mini_batch_rows``; within it, the ``world_size``
-    equal contiguous pieces get near-equal token totals, and a piece keeps its rows in the order they had. Longest
-    rows go first, each to the piece with the fewest tokens that still has room; ties go to the lower piece.
+    lengths: tokens of each row ``[B]``. Rows stay in their mini-batch of ``mini_batch_rows``; within it, the
+    ``world_size`` equal contiguous pieces get near-equal token totals, and a piece keeps its rows in their order.
+    Longest rows go first, each to the piece with the fewest tokens that still has room; ties go to the lower piece.
     """
     if len(lengths) % mini_batch_rows or mini_batch_rows % world_size:
         raise BatchSizeError(

@@ -14,7 +14,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from runtime.errors import ResourceError
 
 MIN_LOGICAL_CPUS = 16
-"""TransferQueue alone takes one CPU and one more a storage unit, and waits for ever without them; cores are no limit."""
+"""TransferQueue takes one logical CPU and one more a storage unit, and waits for ever when there are fewer."""
 
 WORKER_ENV = {
     # Fixes MKL's kernel choice, so that a row of a matmul does not depend on how many rows there are.
@@ -73,7 +73,8 @@ def reserve(bundles: list[dict[str, float]], timeout_s: float) -> Placement:
     if not group.wait(timeout_seconds=timeout_s):
         remove_placement_group(group)
         wanted = {
-            name: sum(bundle.get(name, 0) for bundle in bundles) for name in {key for bundle in bundles for key in bundle}
+            name: sum(bundle.get(name, 0) for bundle in bundles)
+            for name in {key for bundle in bundles for key in bundle}
         }
         available = ray.available_resources()
         short = {

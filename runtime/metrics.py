@@ -39,7 +39,11 @@ def _spread(name: str, values: Tensor) -> dict[str, float]:
     if not values.numel():
         return {f"{name}/{figure}": 0.0 for figure in ("mean", "max", "min")}
     values = values.double()
-    return {f"{name}/mean": float(values.mean()), f"{name}/max": float(values.max()), f"{name}/min": float(values.min())}
+    return {
+        f"{name}/mean": float(values.mean()),
+        f"{name}/max": float(values.max()),
+        f"{name}/min": float(values.min()),
+    }
 
 
 def _explained_variance(batch: TrajectoryBatch, kept: Tensor) -> dict[str, float]:

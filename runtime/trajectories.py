@@ -64,7 +64,7 @@ class TrajectoryBatch:
 
     @cached_property
     def predictors(self) -> Tensor:
-        """For each response token, the packed sequence index whose logits predict it: the token before, int64 ``[T]``."""
+        """The packed sequence index whose logits predict each response token (the one before it), int64 ``[T]``."""
         starts = self.sequences.offsets[:-1] + self.prompts.lengths
         return starts[self.responses.rows] + self.responses.positions - 1
 
@@ -110,7 +110,7 @@ class TrajectoryBatch:
 
 
 def level_of(name: str) -> Level:
-    """The level of a tensor field; ``KeyError`` for a name that ``fields.LEVELS`` does not hold: it is never guessed."""
+    """The level of a tensor field. It is never guessed: ``KeyError`` for a name that ``fields.LEVELS`` does not hold."""
     try:
         return LEVELS[name]
     except KeyError:

@@ -25,7 +25,7 @@ class DataWorker:
         data_plane.connect()
 
     def check_rewards(self, batch: KVBatchMeta) -> None:
-        """File ``rm_scores`` as ``token_level_scores``; ``RewardError`` names a trajectory whose scores are not finite."""
+        """File ``rm_scores`` as ``token_level_scores``; ``RewardError`` names a trajectory whose score is not finite."""
         trajectories = data_plane.read(batch, ["rm_scores"])
         scores = trajectories["rm_scores"]
         bad = (~torch.isfinite(scores)).nonzero()
@@ -45,7 +45,7 @@ class DataWorker:
         """The figures of a finished batch."""
         return metrics.batch_metrics(data_plane.read(batch, fields), self.config.data.max_response_length)
 
-    def outcomes(self, batch: KVBatchMeta) -> dict[str, list[float]]:
+    def scores_by_source(self, batch: KVBatchMeta) -> dict[str, list[float]]:
         """The total score of each trajectory, by its ``data_source``."""
         trajectories = data_plane.read(batch, ["rm_scores", "data_source"])
         totals = trajectories.responses.sum(trajectories["rm_scores"])
@@ -53,7 +53,7 @@ class DataWorker:
 
     def run_hooks(
         self,
-        batch: KVBatchMeta,
+        batch: KVBatchMeta | None,
         fields: Sequence[str],
         step: int,
         stage: str,
@@ -61,7 +61,7 @@ class DataWorker:
         digests: Mapping[str, str],
     ) -> None:
         """Call the hooks with the ``fields`` that a stage wrote, in the batch's order."""
-        written = data_plane.read(batch, fields) if fields else None
+        written = data_plane.read(batch, fields) if batch is not None and fields else None
         record = StageRecord(step, stage, written, {name: tuple(values) for name, values in series.items()}, digests)
         for hook in self.hooks:
             hook(record)

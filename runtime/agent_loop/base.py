@@ -61,9 +61,7 @@ class GenerationClient:
         request = GenerationRequest(
             request_id=f"{session.identity.uid}_{session.session_id}_{turn}",
             prompt_ids=prompt_ids,
-            params=replace(
-                self._params, seed=session.identity.request_seed(session.session_id, turn), **changes
-            ),
+            params=replace(self._params, seed=session.identity.request_seed(session.session_id, turn), **changes),
             order=(session.position, session.session_id, turn),
         )
         return await self._server.generate.remote(request)
@@ -94,7 +92,9 @@ class AgentLoopRegistry:
         def file(loop_class: type[AgentLoopBase]) -> type[AgentLoopBase]:
             known = self._classes.get(name, loop_class)
             if (known.__module__, known.__qualname__) != (loop_class.__module__, loop_class.__qualname__):
-                raise RolloutError(f"agent loop {name!r} is registered already, by {known.__module__}.{known.__qualname__}")
+                raise RolloutError(
+                    f"agent loop {name!r} is registered already, by {known.__module__}.{known.__qualname__}"
+                )
             self._classes[name] = loop_class
             return loop_class
 

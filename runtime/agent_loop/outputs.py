@@ -71,9 +71,7 @@ def _pack(rows: Sequence[Sequence[float]], dtype: torch.dtype) -> Tensor:
     return torch.tensor([value for row in rows for value in row], dtype=dtype)
 
 
-def _objects(
-    outputs: Sequence[AgentLoopOutput], samples: Sequence[Mapping[str, Any]]
-) -> dict[str, np.ndarray]:
+def _objects(outputs: Sequence[AgentLoopOutput], samples: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
     rows = [{**sample, **output.extra_fields} for sample, output in zip(samples, outputs, strict=True)]
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: object_array([row.get(name) for row in rows]) for name in names}

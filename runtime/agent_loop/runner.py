@@ -33,7 +33,7 @@ class Submission:
 
 
 class SessionRunner:
-    """What an agent-loop worker of either trainer holds: tokenizer, reward manager and the way to the rollout server."""
+    """What an agent-loop worker holds: the tokenizer, the reward manager and the way to the rollout server."""
 
     def __init__(self, config: DictConfig, server: Any) -> None:
         self.config = config
@@ -89,7 +89,7 @@ class SessionRunner:
 
 
 def sampling_params(config: DictConfig, validate: bool = False) -> SamplingParams:
-    """Sampling of training (``rollout.*``) or validation (``rollout.val_kwargs.*``); each request brings its own seed."""
+    """Sampling of training (``rollout.*``) or validation (``rollout.val_kwargs.*``); a request sets its own seed."""
     rollout = config.actor_rollout_ref.rollout
     source = rollout.val_kwargs if validate else rollout
     return SamplingParams(

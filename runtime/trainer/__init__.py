@@ -1,1 +1,1 @@
-"""The training loop that both trainers share, and what can observe it."""
+"""The training loop that both trainers share."""

@@ -9,15 +9,18 @@ from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from omegaconf import DictConfig
+from torch import Tensor
 
 from runtime.agent_loop import Submission
 from runtime.cluster import start_ray
-from runtime.fields import STAGE_NAMES
-from runtime.trainer.hooks import INITIAL_STAGE, StageHook, StageRecord
+from runtime.identity import TrajectoryKey
+from runtime.tracking import Tracking
+from runtime.trainer.hooks import INITIAL_STAGE, StageHook
 from runtime.trainer.kl import kl_controller
 from runtime.trainer.prompts import PromptSource
+from runtime.trainer.stages import configured_stages
 from runtime.trainer.workers import Workers
-from runtime.tracking import Tracking
+from runtime.workers.group import rank_order
 
 Series = Mapping[str, Sequence[float]]
 """Figures of one stage: one value for the whole stage, or one a mini-batch."""
@@ -26,8 +29,8 @@ Series = Mapping[str, Sequence[float]]
 class Trainer(ABC):
     """Runs the stages of ``runtime.fields.STAGES`` step by step.
 
-    Each stage is a method of the same name that takes the batch (``DataProto`` in the legacy trainer, ``KVBatchMeta`` in V1)
-    and returns it, with the figures it made. ``hooks`` are called after each stage with what the stage wrote.
+    Each stage is a method of the same name that takes the batch (a ``DataProto`` in the legacy trainer, a
+    ``KVBatchMeta`` in V1) and returns it, with the figures it made. ``hooks`` are called after each stage with what the stage wrote.
     """
 
     name: ClassVar[str]
@@ -39,7 +42,7 @@ class Trainer(ABC):
         self.prompts = PromptSource(config)
         self.total_steps = self.prompts.total_steps
         self.kl_controller = kl_controller(config)
-        self.stage_names = self._configured_stages()
+        self.stage_names = configured_stages(config)
         start_ray(config)
         self.workers = self._start_workers()
         self.tracking = Tracking(
@@ -98,14 +101,18 @@ class Trainer(ABC):
         """The figures of a finished batch (``runtime.metrics.batch_metrics``)."""
 
     @abstractmethod
-    def mean_score(self, prompts: list[Submission]) -> dict[str, list[float]]:
+    def validation_scores(self, prompts: list[Submission]) -> dict[str, list[float]]:
         """Play validation prompts; the outcome of every trajectory by ``data_source``."""
 
     @abstractmethod
-    def record(self, batch: Any, stage: str, series: Series, digests: Mapping[str, str]) -> None:
-        """Call the hooks with what ``stage`` wrote, rows in canonical order."""
+    def record(self, batch: Any | None, stage: str, series: Series, digests: Mapping[str, str]) -> None:
+        """Call the hooks with what ``stage`` wrote, rows in canonical order; without a batch, with figures alone."""
 
-    def finish_step(self, batch: Any) -> None:
+    @abstractmethod
+    def keys_of(self, batch: Any) -> list[TrajectoryKey]:
+        """The trajectory keys of a batch, in its row order."""
+
+    def finish_step(self, batch: Any) -> None:  # noqa: B027
         """Let go of what the step held outside the controller."""
 
     # The loop.
@@ -114,7 +121,7 @@ class Trainer(ABC):
         """Train for ``total_training_steps`` steps."""
         self.workers.push_weights()
         if self.hooks:
-            self._call_hooks(StageRecord(0, INITIAL_STAGE, digests=self.workers.digests("actor", "critic")))
+            self.record(None, INITIAL_STAGE, {}, self.workers.digests("actor", "critic"))
         if self.config.trainer.val_before_train:
             self._validate()
         for prompts in self.prompts.batches():
@@ -128,6 +135,7 @@ class Trainer(ABC):
         started = time.perf_counter()
         metrics: dict[str, float] = {}
         batch: Any = prompts
+        self._positions = {submission.uid: submission.position for submission in prompts}
         for stage in self.stage_names:
             if stage == "update_actor" and self.global_steps <= self.config.trainer.critic_warmup:
                 continue
@@ -135,7 +143,7 @@ class Trainer(ABC):
                 batch, series = getattr(self, stage)(batch)
             metrics |= {name: sum(values) / len(values) for name, values in series.items() if values}
             if self.hooks:
-                self.record(batch, stage, series, self._digests_after(stage))
+                self.record(batch, stage, self._recorded_series(stage, batch, series), self._digests_after(stage))
         with timer(metrics, "update_weights"):
             self.workers.push_weights()
         metrics |= self.batch_metrics(batch)
@@ -154,24 +162,42 @@ class Trainer(ABC):
         """Write the weights of the policy, and of the critic if there is one, to a safetensors file."""
         self.workers.export_weights(path)
 
-    def _configured_stages(self) -> tuple[str, ...]:
-        config = self.config
-        left_out = set()
-        if not config.trainer.balance_batch:
-            left_out.add("balance")
-        if not (config.actor_rollout_ref.actor.use_kl_loss or config.algorithm.use_kl_in_reward):
-            left_out.add("ref_log_prob")
-        if not uses_critic(config):
-            left_out |= {"values", "update_critic"}
-        return tuple(stage for stage in STAGE_NAMES if stage not in left_out)
+    # What the stages of both trainers share.
+
+    @property
+    def rollout_n(self) -> int:
+        """Sessions of each training prompt."""
+        return self.config.actor_rollout_ref.rollout.n
+
+    def mini_batch_rows(self, role: str) -> int:
+        """Rows of a global mini-batch: ``ppo_mini_batch_size`` counts prompts, each has n trajectories."""
+        settings = self.config.critic if role == "critic" else self.config.actor_rollout_ref.actor
+        return settings.ppo_mini_batch_size * self.rollout_n
+
+    def rank_order(self, role: str, num_rows: int) -> Tensor:
+        """The order in which ranks take rows, so that each has its share of every mini-batch of ``role``."""
+        return rank_order(num_rows, self.mini_batch_rows(role), self.workers.world_size)
+
+    def canonical_places(self, batch: Any) -> list[int]:
+        """The place of each row of ``batch`` in canonical order: (position of its prompt, session_id, index)."""
+        keys = [(self._positions[key.uid], key.session_id, key.index) for key in self.keys_of(batch)]
+        place = {key: number for number, key in enumerate(sorted(keys))}
+        return [place[key] for key in keys]
+
+    def update_kl(self, scalars: Mapping[str, float], num_rows: int) -> None:
+        """Let the controller of the KL coefficient see the KL that the advantage stage measured."""
+        if "actor/reward_kl_penalty" in scalars:
+            self.kl_controller.update(scalars["actor/reward_kl_penalty"], num_rows)
+
+    def _recorded_series(self, stage: str, batch: Any, series: Series) -> Series:
+        if stage != "balance":
+            return series
+        # Its row order is all that this stage makes, and records are in canonical order, which would hide it.
+        return {**series, "row_order": self.canonical_places(batch)}
 
     def _digests_after(self, stage: str) -> dict[str, str]:
         role = {"update_actor": "actor", "update_critic": "critic"}.get(stage)
         return self.workers.digests(role) if role else {}
-
-    def _call_hooks(self, record: StageRecord) -> None:
-        for hook in self.hooks:
-            hook(record)
 
     def _is_due(self, frequency: int) -> bool:
         return frequency > 0 and (self.global_steps % frequency == 0 or self.global_steps == self.total_steps)
@@ -179,15 +205,10 @@ class Trainer(ABC):
     def _validate(self) -> None:
         scores: dict[str, list[float]] = {}
         for prompts in self.prompts.validation_batches(self.global_steps):
-            for source, values in self.mean_score(prompts).items():
+            for source, values in self.validation_scores(prompts).items():
                 scores.setdefault(source, []).extend(values)
         means = {f"val-core/{source}/reward/mean": sum(values) / len(values) for source, values in scores.items()}
         self.tracking.log(means, self.global_steps)
-
-
-def uses_critic(config: DictConfig) -> bool:
-    """Whether a critic runs: ``critic.enable``, or when that is null, whether the estimator is ``gae`` (as in verl)."""
-    return config.algorithm.adv_estimator == "gae" if config.critic.enable is None else bool(config.critic.enable)
 
 
 @contextmanager

@@ -88,7 +88,8 @@ def rank_order(num_rows: int, mini_batch_rows: int, world_size: int) -> Tensor:
     """
     if num_rows % mini_batch_rows or mini_batch_rows % world_size:
         raise BatchSizeError(
-            f"{num_rows} rows, mini-batches of {mini_batch_rows} and {world_size} ranks: each must divide the one before"
+            f"{num_rows} rows, mini-batches of {mini_batch_rows} and {world_size} ranks: "
+            "each must divide the one before"
         )
     pieces = torch.arange(num_rows).view(num_rows // mini_batch_rows, world_size, mini_batch_rows // world_size)
     return pieces.transpose(0, 1).reshape(-1)

@@ -1,0 +1,109 @@
+"""``DataProto`` as a container of ``runtime``: padded columns to the packed layout and back.
+
+A legacy batch has prompts left-padded and responses right-padded, each to a width of its own; in
+``attention_mask [B, P+R]`` the tokens that exist are 1. Importing ``compat`` registers these functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from torch import Tensor
+
+from compat.padding import (
+    pack_left_padded,
+    pack_right_padded,
+    pack_sequences,
+    pad_left,
+    pad_right,
+    pad_sequences,
+)
+from compat.protocol import DataProto
+from runtime import containers
+from runtime.fields import LEVELS, Level
+from runtime.identity import TrajectoryKey
+from runtime.trajectories import TrajectoryBatch
+from shared_algos.segments import Segments
+
+
+def to_dataproto(batch: TrajectoryBatch, prompt_width: int, response_width: int, pad_token_id: int) -> DataProto:
+    """Pad trajectories to fixed widths, as verl's legacy ``AgentLoopWorker._postprocess`` does.
+
+    Tensors are ``[B, prompt_width]``, ``[B, response_width]`` or, for ``input_ids``, ``attention_mask`` and
+    ``position_ids``, ``[B, prompt_width + response_width]``. Only token ids are padded with ``pad_token_id``.
+    """
+    tensors = pad_sequences(
+        batch["prompts"], batch["responses"], batch.prompts, batch.responses, prompt_width, response_width, pad_token_id
+    )
+    tensors["prompts"] = pad_left(batch["prompts"], batch.prompts, prompt_width, pad_token_id)
+    tensors["responses"] = pad_right(batch["responses"], batch.responses, response_width, pad_token_id)
+    for name, column in batch.columns.items():
+        if name not in tensors:
+            tensors[name] = column if LEVELS[name] is Level.ROW else pad_right(column, batch.responses, response_width)
+    arrays = {**batch.objects, **key_columns(batch.keys)}
+    return DataProto.from_dict(tensors=tensors, non_tensors=arrays)
+
+
+def key_columns(keys: Sequence[TrajectoryKey]) -> dict[str, np.ndarray]:
+    """``uid`` and ``session_id`` of each row; a legacy row is the only output of its session, so its index is 0."""
+    return {
+        "uid": np.array([key.uid for key in keys], dtype=object),
+        "session_id": np.array([key.session_id for key in keys], dtype=object),
+    }
+
+
+def keys_of(data: DataProto) -> list[TrajectoryKey]:
+    """The trajectory key of each row; rows without ``session_id`` are numbered within their uid in row order."""
+    uids = data.non_tensor_batch["uid"]
+    sessions = data.non_tensor_batch.get("session_id")
+    if sessions is None:
+        seen: dict[str, int] = {}
+        numbers = []
+        for uid in uids:
+            numbers.append(seen.get(uid, 0))
+            seen[uid] = numbers[-1] + 1
+        sessions = np.array(numbers, dtype=object)
+    return [TrajectoryKey(str(uid), int(session), 0) for uid, session in zip(uids, sessions, strict=True)]
+
+
+@containers.select_rows.register
+def _select_rows(data: DataProto, rows: Tensor) -> DataProto:
+    return data.select_idxs(rows)
+
+
+@containers.read_batch.register
+def read_batch(data: DataProto, fields: Sequence[str]) -> TrajectoryBatch:
+    """Pack the columns ``fields`` of a padded batch; ``KeyError`` names a column that is not there."""
+    columns_there = set(data.batch.keys()) | set(data.non_tensor_batch)
+    if missing := [name for name in fields if name not in columns_there]:
+        raise KeyError(f"the DataProto has no {missing}; it has {sorted(columns_there)}")
+    width = data.batch["prompts"].shape[1]
+    mask = data.batch["attention_mask"]
+    prompts = Segments.from_lengths(mask[:, :width].sum(1))
+    responses = Segments.from_lengths(mask[:, width:].sum(1))
+    pack: dict[Level, Callable[[Tensor], Tensor]] = {
+        Level.PROMPT: lambda padded: pack_left_padded(padded, prompts.lengths),
+        Level.RESPONSE: lambda padded: pack_right_padded(padded, responses.lengths),
+        Level.SEQUENCE: lambda padded: pack_sequences(padded, mask),
+        Level.ROW: lambda column: column,
+    }
+    return TrajectoryBatch(
+        keys=tuple(keys_of(data)),
+        prompts=prompts,
+        responses=responses,
+        columns={name: pack[LEVELS[name]](data.batch[name]) for name in fields if name in LEVELS},
+        objects={name: data.non_tensor_batch[name] for name in fields if name not in LEVELS},
+    )
+
+
+@containers.answer.register
+def answer(data: DataProto, batch: TrajectoryBatch, columns: Mapping[str, Tensor]) -> DataProto:
+    """Pad response-level ``columns`` to the width of the batch's responses: only the new columns are sent back."""
+    width = data.batch["responses"].shape[1]
+    return DataProto.from_dict(
+        tensors={name: pad_right(column, batch.responses, width) for name, column in columns.items()}
+    )
+
+
+__all__ = ["answer", "key_columns", "keys_of", "read_batch", "to_dataproto"]

@@ -1,0 +1,143 @@
+"""The legacy trainer: one padded ``DataProto`` in the driver, onto which every stage unions its columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from compat.protocol import DataProto
+from compat.rows import answer, keys_of, read_batch
+from legacy.agent_loop import AgentLoopManager, AgentLoopWorker
+from runtime.advantage import AdvantageStage
+from runtime.agent_loop import Submission
+from runtime.agent_loop.outputs import object_array
+from runtime.balance import balanced_order
+from runtime.config import uses_critic
+from runtime.errors import RewardError
+from runtime.identity import TrajectoryKey
+from runtime.metrics import READS, batch_metrics, by_source
+from runtime.trainer.base import Series, Trainer
+from runtime.trainer.hooks import StageRecord
+from runtime.trainer.stages import written_fields
+from runtime.trainer.workers import Workers
+
+
+class LegacyTrainer(Trainer):
+    """verl's legacy ``RayPPOTrainer``."""
+
+    name: ClassVar[str] = "legacy"
+
+    def _start_workers(self) -> Workers:
+        self.advantage_stage = AdvantageStage.from_config(self.config)
+        workers = Workers(self.config, with_critic=uses_critic(self.config), agent_loop_class=AgentLoopWorker)
+        self.async_rollout_manager = AgentLoopManager(workers)
+        return workers
+
+    def rollout(self, prompts: list[Submission]) -> tuple[DataProto, Series]:
+        return self._play(prompts, self.rollout_n, validate=False), {}
+
+    def reward(self, batch: DataProto) -> tuple[DataProto, Series]:
+        scores = batch.batch["rm_scores"]
+        bad = (~torch.isfinite(scores)).nonzero()
+        if len(bad):
+            row, token = bad[0].tolist()
+            raise RewardError(f"rm_scores of trajectory {keys_of(batch)[row]} hold {float(scores[row, token])}")
+        return batch.union(DataProto.from_dict(tensors={"token_level_scores": scores})), {}
+
+    def balance(self, batch: DataProto) -> tuple[DataProto, Series]:
+        lengths = batch.batch["attention_mask"].sum(1).tolist()
+        batch.reorder(balanced_order(lengths, self.mini_batch_rows("actor"), self.workers.world_size))
+        return batch, {}
+
+    def old_log_prob(self, batch: DataProto) -> tuple[DataProto, Series]:
+        return batch.union(self._compute_old_log_prob(batch)), {}
+
+    def ref_log_prob(self, batch: DataProto) -> tuple[DataProto, Series]:
+        return batch.union(self._compute_ref_log_prob(batch)), {}
+
+    def values(self, batch: DataProto) -> tuple[DataProto, Series]:
+        return batch.union(self._compute_values(batch)), {}
+
+    def advantage(self, batch: DataProto) -> tuple[DataProto, Series]:
+        trajectories = read_batch(batch, self.advantage_stage.reads)
+        columns, scalars = self.advantage_stage(trajectories, self.kl_controller.value)
+        self.update_kl(scalars, len(batch))
+        return batch.union(answer(batch, trajectories, columns)), {name: [value] for name, value in scalars.items()}
+
+    def update_critic(self, batch: DataProto) -> tuple[DataProto, Series]:
+        return batch, self._update_critic(batch)
+
+    def update_actor(self, batch: DataProto) -> tuple[DataProto, Series]:
+        return batch, self._update_actor(batch)
+
+    # verl's seams: a recipe that overrides the loop calls these.
+
+    def _get_gen_batch(self, batch: DataProto) -> DataProto:
+        """What rollout needs of P prompts."""
+        return batch.select(batch_keys=["dummy_tensor"], non_tensor_batch_keys=["submission"])
+
+    def _compute_old_log_prob(self, batch: DataProto) -> DataProto:
+        return self.workers.group("actor").dispatch("compute_log_prob", batch, self.rank_order("actor", len(batch)))
+
+    def _compute_ref_log_prob(self, batch: DataProto) -> DataProto:
+        return self.workers.group("actor").dispatch("compute_ref_log_prob", batch, self.rank_order("actor", len(batch)))
+
+    def _compute_values(self, batch: DataProto) -> DataProto:
+        return self.workers.group("critic").dispatch("compute_values", batch, self.rank_order("critic", len(batch)))
+
+    def _update_critic(self, batch: DataProto) -> Series:
+        return self._update("critic", batch)
+
+    def _update_actor(self, batch: DataProto) -> Series:
+        return self._update("actor", batch)
+
+    # What the shared loop asks for.
+
+    def batch_metrics(self, batch: DataProto) -> dict[str, float]:
+        fields = [*READS, "values"] if "values" in self.stage_names else list(READS)
+        return batch_metrics(read_batch(batch, fields), self.config.data.max_response_length)
+
+    def validation_scores(self, prompts: list[Submission]) -> dict[str, list[float]]:
+        batch = self._play(prompts, self.config.actor_rollout_ref.rollout.val_kwargs.n, validate=True)
+        trajectories = read_batch(batch, ["rm_scores", "data_source"])
+        totals = trajectories.responses.sum(trajectories["rm_scores"])
+        return by_source(trajectories.objects["data_source"], totals)
+
+    def keys_of(self, batch: DataProto) -> list[TrajectoryKey]:
+        return keys_of(batch)
+
+    def record(self, batch: DataProto | None, stage: str, series: Series, digests: Mapping[str, str]) -> None:
+        fields = written_fields(stage, self.config)
+        written = None
+        if batch is not None and fields:
+            written = read_batch(batch, fields).select(torch.tensor(self.canonical_places(batch)).argsort())
+        figures = {name: tuple(values) for name, values in series.items()}
+        for hook in self.hooks:
+            hook(StageRecord(self.global_steps, stage, written, figures, dict(digests)))
+
+    def _play(self, prompts: list[Submission], n: int, validate: bool) -> DataProto:
+        batch = _prompt_batch(prompts)
+        gen_batch = self._get_gen_batch(batch).repeat(n, interleave=True)
+        gen_batch.non_tensor_batch["session_id"] = np.array(list(range(n)) * len(prompts), dtype=object)
+        gen_batch.meta_info["validate"] = validate
+        generated = self.async_rollout_manager.generate_sequences(gen_batch)
+        return batch.repeat(n, interleave=True).union(generated)
+
+    def _update(self, role: str, batch: DataProto) -> Series:
+        group = self.workers.group(role)
+        return group.map_shards(f"update_{role}", batch, self.rank_order(role, len(batch)), step=self.global_steps)[0]
+
+
+def _prompt_batch(prompts: list[Submission]) -> DataProto:
+    """P prompts as a ``DataProto``: dataset columns, ``uid`` and the ``Submission`` itself, one object a row."""
+    columns: dict[str, Any] = {
+        name: object_array([submission.sample[name] for submission in prompts]) for name in prompts[0].sample
+    }
+    columns["uid"] = object_array([submission.uid for submission in prompts])
+    columns["submission"] = object_array(prompts)
+    # A DataProto needs a tensor column; verl's dataset brings the same one.
+    columns["dummy_tensor"] = torch.zeros(len(prompts), 1, dtype=torch.uint8)
+    return DataProto.from_single_dict(columns)

@@ -1,0 +1,143 @@
+"""Ray actors that hold one rank of the policy (and its frozen reference) or of the critic.
+
+They take any container that is registered with ``runtime.containers`` and answer in kind.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from typing import Any
+
+import ray
+import torch
+import torch.distributed as dist
+from omegaconf import DictConfig
+
+from runtime import containers
+from runtime.config import num_ranks, uses_reference
+from runtime.engine.engine import Engine
+from runtime.engine.losses import ActorLoss, CriticLoss, Loss
+from runtime.engine.spec import EngineSpec, actor_spec, critic_spec, ref_spec
+from runtime.engine.weights import digest_of
+from runtime.workers.group import free_address
+
+_TOKENS = ("input_ids", "position_ids")
+
+
+class ModelWorker:
+    """What every rank of a model does: join the process group, hold engines, give weights away."""
+
+    engine: Engine
+
+    def __init__(self, rank: int, world_size: int, config: DictConfig) -> None:
+        self.rank, self.world_size, self.config = rank, world_size, config
+        torch.set_num_threads(torch_threads(config))
+        self.device = torch.device("cuda" if torch.cuda.is_available() and config.trainer.device != "cpu" else "cpu")
+
+    def rendezvous_address(self) -> str:
+        """An address that the ranks can meet at; asked of rank 0."""
+        return free_address()
+
+    def setup(self, address: str) -> None:
+        """Join the other ranks and load the model; collective."""
+        dist.init_process_group(
+            "nccl" if self.device.type == "cuda" else "gloo",
+            init_method=address,
+            rank=self.rank,
+            world_size=self.world_size,
+            timeout=timedelta(seconds=self.config.actor_rollout_ref.nccl_timeout),
+        )
+        self.load()
+
+    def load(self) -> None:
+        """Build the engines of this worker."""
+        raise NotImplementedError
+
+    def full_weights(self) -> Any:
+        """The engine's weights by Hugging Face name as a Ray reference, ``None`` except on rank 0; collective."""
+        weights = self.engine.full_state_dict()
+        return ray.put(weights) if self.rank == 0 else None
+
+    def digests(self) -> dict[str, str]:
+        """sha256 of each weight, empty except on rank 0; collective."""
+        return digest_of(self.engine.full_state_dict())
+
+    def _engine(self, spec: EngineSpec) -> Engine:
+        return Engine(spec, self.device, self.rank, self.world_size)
+
+    def _infer(self, engine: Engine, shard: Any, names: dict[str, str]) -> Any:
+        """Run ``engine`` over a shard and answer with its outputs, renamed by ``names``; other outputs are left out."""
+        batch = containers.read_batch(shard, _TOKENS)
+        outputs = engine.infer(batch, self._temperature, with_entropy="entropy" in names)
+        return containers.answer(shard, batch, {new: outputs[old] for old, new in names.items()})
+
+    def _update(
+        self, shard: Any, reads: tuple[str, ...], settings: DictConfig, loss: Loss, step: int
+    ) -> dict[str, list[float]]:
+        """Train on a shard; one value a mini-batch for each metric, and the learning rate."""
+        batch = containers.read_batch(shard, (*_TOKENS, "response_mask", *reads))
+        mini_batch_rows = settings.ppo_mini_batch_size * self.config.actor_rollout_ref.rollout.n // self.world_size
+        steps = self.engine.train(
+            batch,
+            mini_batch_rows,
+            loss,
+            epochs=settings.ppo_epochs,
+            shuffle=settings.shuffle,
+            seed=settings.data_loader_seed + step,
+            temperature=self._temperature,
+        )
+        series = {name: [metrics[name] for metrics in steps] for name in steps[0]}
+        return {**series, f"{loss.prefix}/lr": [self.engine.lr_step()]}
+
+    @property
+    def _temperature(self) -> float:
+        return float(self.config.actor_rollout_ref.rollout.temperature)
+
+
+class ActorWorker(ModelWorker):
+    """One rank of the policy, and of the reference when the config uses one."""
+
+    def load(self) -> None:
+        self.engine = self._engine(actor_spec(self.config))
+        self.reference = self._engine(ref_spec(self.config)) if uses_reference(self.config) else None
+        self.loss = ActorLoss(self.config.actor_rollout_ref.actor, self.config.data.max_response_length)
+
+    def compute_log_prob(self, shard: Any) -> Any:
+        """``old_log_probs`` and ``entropy`` of the policy as it is now."""
+        return self._infer(self.engine, shard, {"log_probs": "old_log_probs", "entropy": "entropy"})
+
+    def compute_ref_log_prob(self, shard: Any) -> Any:
+        """``ref_log_prob`` of the reference policy."""
+        if self.reference is None:
+            raise RuntimeError("this config uses no reference policy")
+        return self._infer(self.reference, shard, {"log_probs": "ref_log_prob"})
+
+    def update_actor(self, shard: Any, step: int) -> dict[str, list[float]]:
+        """Update the policy on this rank's rows; metrics by mini-batch, of the whole mini-batch."""
+        actor = self.config.actor_rollout_ref.actor
+        reads: tuple[str, ...] = ("old_log_probs", "advantages")
+        if actor.use_kl_loss:
+            reads += ("ref_log_prob",)
+        return self._update(shard, reads, actor, self.loss, step)
+
+
+class CriticWorker(ModelWorker):
+    """One rank of the critic."""
+
+    def load(self) -> None:
+        self.engine = self._engine(critic_spec(self.config))
+        self.loss = CriticLoss(self.config.critic, self.config.data.max_response_length)
+
+    def compute_values(self, shard: Any) -> Any:
+        """``values`` of the critic as it is now."""
+        return self._infer(self.engine, shard, {"values": "values"})
+
+    def update_critic(self, shard: Any, step: int) -> dict[str, list[float]]:
+        """Update the critic on this rank's rows; metrics by mini-batch, of the whole mini-batch."""
+        return self._update(shard, ("values", "returns"), self.config.critic, self.loss, step)
+
+
+def torch_threads(config: DictConfig) -> int:
+    """Threads of each rank: ``runtime.torch_threads``, or this machine's cores shared by the ranks, at least 1."""
+    return config.runtime.torch_threads or max(1, (os.cpu_count() or 1) // num_ranks(config))

@@ -1,0 +1,137 @@
+"""The V1 trainer: trajectories lie in TransferQueue, the controller holds keys, tags and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import count
+from typing import Any, ClassVar
+
+import torch
+
+from runtime import containers
+from runtime.agent_loop import Submission
+from runtime.agent_loop.runner import sampling_params
+from runtime.balance import balanced_order
+from runtime.config import uses_critic
+from runtime.identity import TrajectoryKey
+from runtime.metrics import READS
+from runtime.trainer.base import Series, Trainer
+from runtime.trainer.stages import written_fields
+from runtime.trainer.workers import Workers
+from runtime.workers.group import get
+from v1 import data_plane
+from v1.agent_loop import AgentLoopWorker
+from v1.data_plane import KVBatchMeta
+from v1.data_worker import DataWorker
+from v1.replay_buffer import ReplayBuffer
+
+_RUN_NUMBERS = count()
+
+
+class V1Trainer(Trainer):
+    """verl's ``PPOTrainer`` in mode ``sync``."""
+
+    name: ClassVar[str] = "v1"
+
+    def _start_workers(self) -> Workers:
+        data_plane.start(self.config)
+        # Runs that share a TransferQueue, such as those of one test session, keep to partitions of their own.
+        self.run_name = f"run{next(_RUN_NUMBERS)}"
+        self.replay_buffer = self._replay_buffer("train")
+        workers = Workers(
+            self.config,
+            with_critic=uses_critic(self.config),
+            agent_loop_class=AgentLoopWorker,
+            helpers=[(DataWorker, (self.config, self.hooks))],
+        )
+        (self.data_worker,) = workers.helpers
+        return workers
+
+    def rollout(self, prompts: list[Submission]) -> tuple[KVBatchMeta, Series]:
+        return self._play(prompts, self.rollout_n, self.replay_buffer, validate=False), {}
+
+    def reward(self, batch: KVBatchMeta) -> tuple[KVBatchMeta, Series]:
+        self._on_data("check_rewards", batch)
+        return batch, {}
+
+    def balance(self, batch: KVBatchMeta) -> tuple[KVBatchMeta, Series]:
+        lengths = [tag["seq_len"] for tag in batch.tags]
+        order = balanced_order(lengths, self.mini_batch_rows("actor"), self.workers.world_size)
+        return containers.select_rows(batch, order), {}
+
+    def old_log_prob(self, batch: KVBatchMeta) -> tuple[KVBatchMeta, Series]:
+        return self.workers.group("actor").dispatch("compute_log_prob", batch, self.rank_order("actor", len(batch))), {}
+
+    def ref_log_prob(self, batch: KVBatchMeta) -> tuple[KVBatchMeta, Series]:
+        return self.workers.group("actor").dispatch(
+            "compute_ref_log_prob", batch, self.rank_order("actor", len(batch))
+        ), {}
+
+    def values(self, batch: KVBatchMeta) -> tuple[KVBatchMeta, Series]:
+        return self.workers.group("critic").dispatch("compute_values", batch, self.rank_order("critic", len(batch))), {}
+
+    def advantage(self, batch: KVBatchMeta) -> tuple[KVBatchMeta, Series]:
+        batch.extra_info = {"kl_coef": self.kl_controller.value}
+        scalars = self._on_data("compute_advantage", batch)
+        self.update_kl(scalars, len(batch))
+        return batch, {name: [value] for name, value in scalars.items()}
+
+    def update_critic(self, batch: KVBatchMeta) -> tuple[KVBatchMeta, Series]:
+        return batch, self._update("critic", batch)
+
+    def update_actor(self, batch: KVBatchMeta) -> tuple[KVBatchMeta, Series]:
+        return batch, self._update("actor", batch)
+
+    def batch_metrics(self, batch: KVBatchMeta) -> dict[str, float]:
+        fields = [*READS, "values"] if "values" in self.stage_names else list(READS)
+        return self._on_data("batch_metrics", batch, fields)
+
+    def validation_scores(self, prompts: list[Submission]) -> dict[str, list[float]]:
+        buffer = self._replay_buffer("val")
+        batch = self._play(prompts, self.config.actor_rollout_ref.rollout.val_kwargs.n, buffer, validate=True)
+        scores = self._on_data("scores_by_source", batch)
+        buffer.clear(batch)
+        return scores
+
+    def keys_of(self, batch: KVBatchMeta) -> list[TrajectoryKey]:
+        return [TrajectoryKey.parse(key) for key in batch.keys]
+
+    def record(self, batch: KVBatchMeta | None, stage: str, series: Series, digests: Mapping[str, str]) -> None:
+        canonical = None
+        if batch is not None:
+            canonical = containers.select_rows(batch, torch.tensor(self.canonical_places(batch)).argsort())
+        self._on_data(
+            "run_hooks",
+            canonical,
+            written_fields(stage, self.config),
+            self.global_steps,
+            stage,
+            dict(series),
+            dict(digests),
+        )
+
+    def finish_step(self, batch: KVBatchMeta) -> None:
+        self.replay_buffer.clear(batch)
+
+    def _replay_buffer(self, partition: str) -> ReplayBuffer:
+        return ReplayBuffer(f"{self.run_name}-{partition}", self.config.runtime.rollout_timeout_s)
+
+    def _play(self, prompts: list[Submission], n: int, buffer: ReplayBuffer, validate: bool) -> KVBatchMeta:
+        self.workers.expect([(prompt.position, session_id) for prompt in prompts for session_id in range(n)])
+        params = sampling_params(self.config, validate)
+        calls = [
+            agent.generate_sequences.remote(
+                [prompts[row] for row in rows], n, params, buffer.partition_id, self.global_steps
+            )
+            for agent, rows in self.workers.shares(len(prompts))
+        ]
+        batch = buffer.sample([submission.uid for submission in prompts])
+        get(calls, "agent loop")
+        return batch
+
+    def _update(self, role: str, batch: KVBatchMeta) -> Series:
+        group = self.workers.group(role)
+        return group.map_shards(f"update_{role}", batch, self.rank_order(role, len(batch)), step=self.global_steps)[0]
+
+    def _on_data(self, method: str, *arguments: Any) -> Any:
+        return get(getattr(self.data_worker, method).remote(*arguments), "data worker")
