@@ -1,0 +1,73 @@
+"""Hydra's composition, in process, with every failure as a ``ConfigError``."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
+
+from hydra import compose, initialize_config_dir
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.plugins import Plugins
+from hydra.errors import HydraException
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from runtime.config.tables import CONFIG_DIR
+from runtime.errors import ConfigError
+
+MAIN_CONFIG = "ppo_trainer"
+
+
+class VerliftSearchPath(SearchPathPlugin):
+    """Puts our configs behind the user's, so that ``defaults: [ppo_trainer]`` works from any folder."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        search_path.append(provider="verlift", path=CONFIG_DIR.as_uri())
+
+
+def config_folder(config_path: str | Path | None) -> Path:
+    """The folder ``--config-path`` means: relative to the working directory, ours when it is None."""
+    folder = CONFIG_DIR if config_path is None else Path(config_path).expanduser().resolve()
+    if not folder.is_dir():
+        raise ConfigError(f"--config-path {config_path}: there is no folder {folder}")
+    return folder
+
+
+def compose_config(name: str, folder: Path, overrides: Sequence[str] = ()) -> DictConfig:
+    """Compose ``folder/name.yaml``, our configs being on the search path too.
+
+    Raises ``ConfigError`` when there is no such file, it cannot be parsed, or an override does not apply.
+    """
+    if not (folder / f"{name}.yaml").is_file():
+        raise ConfigError(f"there is no config {name!r} in {folder}; there is {_listing(folder)}")
+    Plugins.instance().register(VerliftSearchPath)
+    try:
+        with warnings.catch_warnings(), initialize_config_dir(str(folder), version_base=None):
+            # An entry of hydra.searchpath that is not installed (verl's own folder, say) is no fault: ours follows.
+            warnings.filterwarnings("ignore", message=r"provider=hydra\.searchpath")
+            logging.getLogger("hydra").setLevel(logging.ERROR)
+            return compose(name, list(overrides))
+    except (HydraException, OmegaConfBaseException, YAMLError) as error:
+        raise ConfigError(f"config {name!r} cannot be composed: {_reason(error)}") from error
+
+
+@cache
+def main_config() -> DictConfig:
+    """Our ``ppo_trainer`` without overrides: every key that the trainers read, with its default."""
+    return compose_config(MAIN_CONFIG, CONFIG_DIR)
+
+
+def _listing(folder: Path) -> str:
+    names: Iterable[str] = sorted(path.stem for path in folder.glob("*.yaml"))
+    return ", ".join(names) or "none"
+
+
+def _reason(error: Exception) -> str:
+    """Hydra's message on one line, without its search path."""
+    lines = (line.strip() for line in str(error).partition("Config search path")[0].splitlines())
+    return "; ".join(line for line in lines if line)

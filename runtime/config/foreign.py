@@ -1,0 +1,132 @@
+"""Keys that our configs do not hold: moved to their present name, reported, or refused."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NoReturn
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from runtime.config.composing import main_config
+from runtime.config.flat import prefixes, raw_leaves, with_groups
+from runtime.config.nearest import nearest_key
+from runtime.config.notes import ConfigNote
+from runtime.config.overrides import ParsedOverride
+from runtime.config.tables import KnownKey, known_key, present_name, verl_defaults
+from runtime.errors import ConfigError
+
+LIKELY_TYPO = 0.85
+"""Likeness from which an added key is suspected to be a slip; ``entropy_coef`` for ``entropy_coeff`` has 0.97."""
+
+
+def refuse_unknown(key: str, override: str | None = None) -> NoReturn:
+    """Raise the ``ConfigError`` of a key nobody knows, naming the nearest known one."""
+    near, _ = nearest_key(key, _candidates())
+    if override and override.startswith("~"):
+        raise ConfigError(f"there is no config key {key!r} to delete ({override!r}); the nearest known key is {near!r}")
+    origin = f" (override {override!r})" if override else ""
+    raise ConfigError(
+        f"unknown config key {key!r}{origin}; the nearest known key is {near!r}. "
+        f"If code of your own reads {key!r}, pass it on the command line as +{key}=..."
+    )
+
+
+def is_known(key: str) -> bool:
+    """Whether a key that our configs do not hold, or a group of such keys, is one we can speak of."""
+    return present_name(key) is not None or known_key(key) is not None or key in _known_groups()
+
+
+@cache
+def _candidates() -> frozenset[str]:
+    return frozenset(raw_leaves(main_config())) | frozenset(verl_defaults())
+
+
+@cache
+def _known_groups() -> frozenset[str]:
+    return with_groups(_candidates())
+
+
+def _written_null(value: Any) -> bool:
+    """Whether a leaf says nothing: verl's old reward groups hold nulls, and an empty group holds no key."""
+    return value is None or value == {}
+
+
+class ForeignKeys:
+    """The keys of a composed config that ours does not hold, settled one by one.
+
+    composed: changed in place (old names move). parsed: the overrides, which make a key explicit. notes: appended to.
+    """
+
+    def __init__(self, composed: DictConfig, parsed: list[ParsedOverride], notes: list[ConfigNote]) -> None:
+        self.composed = composed
+        self.parsed = parsed
+        self.notes = notes
+        self.defaults = raw_leaves(main_config())
+
+    def settle(self) -> None:
+        """Account for every foreign key. Raises ``ConfigError`` at the first that is unknown or not built."""
+        for key, value in raw_leaves(self.composed).items():
+            if key not in self.defaults:
+                self._settle_key(key, value)
+
+    def _settle_key(self, key: str, value: Any) -> None:
+        new = present_name(key)
+        if new is not None:
+            self._move(key, new, value)
+        elif (row := known_key(key)) is not None:
+            self._settle_known(key, value, row)
+        elif any(override.adds and override.covers(key) for override in self.parsed):
+            self.notes.append(ConfigNote(key, "free", self._added_message(key)))
+        elif not (_written_null(value) and key in _known_groups()):
+            refuse_unknown(key)
+
+    def _move(self, old: str, new: str, value: Any) -> None:
+        """Give the value of an old name to the present one, and judge it there."""
+        self._remove(old)
+        if _written_null(value):
+            return
+        current = raw_leaves(self.composed).get(new)
+        if current not in (None, {}, value) and current != self.defaults.get(new):
+            raise ConfigError(
+                f"{old}={value!r} and {new}={current!r} disagree: they are one key, {new}; leave {old} out"
+            )
+        OmegaConf.update(self.composed, new, value, force_add=True)
+        self.notes.append(ConfigNote(old, "moved", f"is {new} now, and was set there"))
+        if new not in self.defaults:
+            self._settle_key(new, value)
+
+    def _settle_known(self, key: str, value: Any, row: KnownKey) -> None:
+        at_default = self._is_default(key, value)
+        if row.status == "unsupported" and not at_default:
+            raise ConfigError(f"{key}={value!r} is not supported: {row.reason}")
+        explicit = any(override.covers(key) for override in self.parsed)
+        if explicit or not at_default:
+            self.notes.append(ConfigNote(key, "free" if row.status == "free" else "inert", row.reason))
+
+    def _is_default(self, key: str, value: Any) -> bool:
+        """Whether ``value`` is what verl 0.9.0 or 0.10.dev has, as written or once resolved."""
+        defaults = verl_defaults().get(key, ())
+        return value in defaults or any(self._resolves_alike(key, default) for default in defaults)
+
+    def _resolves_alike(self, key: str, default: Any) -> bool:
+        """Whether the config's value and ``default`` are equal after interpolation at that place."""
+        trial = self.composed.copy()
+        try:
+            value = OmegaConf.select(trial, key)
+            OmegaConf.update(trial, key, default, force_add=True)
+            return bool(value == OmegaConf.select(trial, key))
+        except OmegaConfBaseException:
+            return False
+
+    def _added_message(self, key: str) -> str:
+        near, likeness = nearest_key(key, _candidates())
+        hint = f"; did you mean {near}?" if likeness >= LIKELY_TYPO else ""
+        return f"added by you; nothing built in reads it{hint}"
+
+    def _remove(self, key: str) -> None:
+        parent, _, name = key.rpartition(".")
+        node = OmegaConf.select(self.composed, parent) if parent else self.composed
+        node.pop(name)
+        if not node and next(prefixes(key), None) and parent:
+            self._remove(parent)

@@ -1,0 +1,96 @@
+"""``load_config``: from a name and overrides to a config in which every key is accounted for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+
+from runtime.config.composing import MAIN_CONFIG, compose_config, config_folder, main_config
+from runtime.config.flat import raw_leaves, with_groups
+from runtime.config.foreign import ForeignKeys, is_known, refuse_unknown
+from runtime.config.notes import ConfigNote
+from runtime.config.overrides import ParsedOverride, parse_overrides
+from runtime.config.tables import CONFIG_DIR
+from runtime.config.types import settle_types
+from runtime.config.validate import validate
+
+
+@dataclass(frozen=True)
+class LoadedConfig:
+    """A config that was read and checked.
+
+    config: read-only and closed to new keys; interpolations resolve when read.
+    notes: what the user should know about keys that were moved, have no effect, or were passed on unread.
+    """
+
+    config: DictConfig
+    notes: tuple[ConfigNote, ...]
+
+
+def load_config(
+    config_name: str = MAIN_CONFIG, overrides: Sequence[str] = (), config_path: str | Path | None = None
+) -> LoadedConfig:
+    """Compose ``config_name`` with verl's override syntax and account for every key in it.
+
+    config_path: folder of the config; None is ours. Ours can be named in the ``defaults`` of any config.
+
+    Raises ``ConfigError`` for a key nobody knows (it names the nearest), a setting that is not built, or a bad value, and
+    ``BatchSizeError`` for numbers that do not divide.
+    """
+    folder, name = _locate(config_name, config_path)
+    notes: list[ConfigNote] = []
+    parsed = parse_overrides(overrides, {folder, CONFIG_DIR})
+    available = with_groups(raw_leaves(compose_config(name, folder)))
+    texts = [text for override in parsed for text in _for_hydra(override, available, notes)]
+    composed = compose_config(name, folder, texts)
+    OmegaConf.set_struct(composed, False)
+    ForeignKeys(composed, parsed, notes).settle()
+    config = _completed(composed, parsed, notes)
+    settle_types(config)
+    OmegaConf.set_struct(config, True)
+    validate(config, notes)
+    OmegaConf.set_readonly(config, True)
+    return LoadedConfig(config, tuple(dict.fromkeys(notes)))
+
+
+def _locate(config_name: str, config_path: str | Path | None) -> tuple[Path, str]:
+    folder = config_folder(config_path)
+    path = folder / config_name.removesuffix(".yaml")
+    return path.parent, path.name
+
+
+def _for_hydra(override: ParsedOverride, available: frozenset[str], notes: list[ConfigNote]) -> list[str]:
+    """The override as hydra is to get it: as typed, forced in where hydra does not know the key but we do, or not at all."""
+    key = override.key
+    if override.is_hydra and key != "hydra.searchpath":
+        notes.append(ConfigNote(key, "inert", "commands do not run as hydra apps; only hydra.searchpath is used"))
+        return []
+    if override.is_group or override.is_hydra or override.adds or key in available:
+        return [override.text]
+    if not is_known(key):
+        refuse_unknown(key, override.text)
+    if override.deletes:
+        notes.append(ConfigNote(key, "inert", "there is nothing to delete: verlift's configs do not have this key"))
+        return []
+    return [override.forced()]
+
+
+def _completed(composed: DictConfig, parsed: list[ParsedOverride], notes: list[ConfigNote]) -> DictConfig:
+    """``composed`` with our default for every key it lacks, so that a trainer never misses one."""
+    defaults = raw_leaves(main_config())
+    missing = [key for key in defaults if OmegaConf.is_missing(composed, key) or not _has(composed, key)]
+    for override in parsed:
+        if override.deletes and any(override.covers(key) for key in missing):
+            notes.append(ConfigNote(override.key, "default", "deleted, so its default holds"))
+    base = main_config().copy()
+    OmegaConf.set_struct(base, False)
+    return OmegaConf.merge(base, composed)  # type: ignore[return-value]
+
+
+def _has(config: DictConfig, key: str) -> bool:
+    parent, _, name = key.rpartition(".")
+    node = OmegaConf.select(config, parent) if parent else config
+    return isinstance(node, DictConfig) and name in node

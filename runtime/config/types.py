@@ -1,0 +1,77 @@
+"""The type of each key, read off its default."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from runtime.config.composing import main_config
+from runtime.config.flat import prefixes, raw_leaves
+from runtime.errors import ConfigError
+
+ONE_OR_MANY = {"data.train_files", "data.val_files", "trainer.logger"}
+"""One value or a list of them."""
+
+MAY_BE_NULL = {
+    "actor_rollout_ref.actor.clip_ratio_low",
+    "actor_rollout_ref.actor.clip_ratio_high",
+    "actor_rollout_ref.actor.optim.override_optimizer_config",
+    "critic.optim.override_optimizer_config",
+    "data.val_files",
+    "ray_kwargs.ray_init.num_cpus",
+}
+"""Keys that may be null though their default is not (where the default is null, null is always good)."""
+
+
+def read_key(config: DictConfig, key: str) -> Any:
+    """The resolved value of ``key``. Raises ``ConfigError`` naming the key when it is not set or cannot be resolved."""
+    try:
+        value = OmegaConf.select(config, key, throw_on_missing=True)
+    except OmegaConfBaseException as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"config key {key!r} cannot be read: {reason}. Set it with {key}=...") from error
+    return value
+
+
+def settle_types(config: DictConfig) -> None:
+    """Check every key that we hold against the type of its default; a bare number where text is due becomes text.
+
+    Raises ``ConfigError`` naming the key, the value and the type.
+    """
+    for key, written in raw_leaves(main_config()).items():
+        for group in prefixes(key):
+            if not isinstance(OmegaConf.select(config, group), DictConfig):
+                value = OmegaConf.select(config, group)
+                raise ConfigError(
+                    f"config key {group!r} is a group of keys, not {value!r}; set one of them, such as {key}"
+                )
+        value, default = read_key(config, key), read_key(main_config(), key)
+        if isinstance(default, str) and isinstance(value, int | float) and not isinstance(value, bool):
+            OmegaConf.update(config, key, str(value))
+        elif not _fits(key, value, default):
+            wanted = _name(default)
+            raise ConfigError(f"config key {key!r} must be {wanted}, got {value!r} (its default is {written!r})")
+
+
+def _fits(key: str, value: Any, default: Any) -> bool:
+    if default is None:
+        return True
+    if value is None:
+        return key in MAY_BE_NULL
+    if key in ONE_OR_MANY:
+        return isinstance(value, str | ListConfig)
+    if isinstance(default, bool) or isinstance(value, bool):
+        return isinstance(default, bool) and isinstance(value, bool)
+    if isinstance(default, float):
+        return isinstance(value, int | float)
+    if isinstance(default, Mapping):
+        return isinstance(value, Mapping)
+    return isinstance(value, type(default))
+
+
+def _name(default: Any) -> str:
+    names = {bool: "true or false", int: "an integer", float: "a number", str: "text", ListConfig: "a list"}
+    return names.get(type(default), "a group of keys")

@@ -1,0 +1,202 @@
+"""Values that cannot run, refused when the config is read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from omegaconf import DictConfig
+
+from runtime.config.batch_sizes import check_batch_sizes, check_positive
+from runtime.config.nearest import nearest_key
+from runtime.config.notes import ConfigNote
+from runtime.config.roles import uses_critic
+from runtime.config.types import read_key
+from runtime.errors import ConfigError
+from runtime.tracking import check_backends
+from shared_algos.advantages import ADVANTAGES
+from shared_algos.aggregation import AGGREGATIONS
+from shared_algos.kl import KL_PENALTIES
+from shared_algos.policy_losses import POLICY_LOSSES
+
+ACTOR, ROLLOUT, V1_MODE = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "trainer.v1.trainer_mode"
+FSDP = ("fsdp", "fsdp2")
+STORED_TYPES = ("fp32", "bf16", "float32", "bfloat16")
+
+CHOICES: dict[str, tuple[str, ...]] = {
+    f"{ACTOR}.strategy": FSDP,
+    "actor_rollout_ref.ref.strategy": FSDP,
+    "critic.strategy": FSDP,
+    f"{ACTOR}.fsdp_config.strategy": FSDP,
+    "actor_rollout_ref.ref.fsdp_config.strategy": FSDP,
+    "critic.fsdp.strategy": FSDP,
+    f"{ACTOR}.fsdp_config.model_dtype": STORED_TYPES,
+    "actor_rollout_ref.ref.fsdp_config.model_dtype": STORED_TYPES,
+    "critic.fsdp.model_dtype": STORED_TYPES,
+    f"{ACTOR}.fsdp_config.dtype": STORED_TYPES,
+    "actor_rollout_ref.ref.fsdp_config.dtype": STORED_TYPES,
+    "critic.fsdp.dtype": STORED_TYPES,
+    f"{ROLLOUT}.dtype": STORED_TYPES,
+    f"{ACTOR}.loss_agg_mode": AGGREGATIONS,
+    "critic.loss_agg_mode": AGGREGATIONS,
+    f"{ACTOR}.kl_loss_type": KL_PENALTIES,
+    "algorithm.kl_penalty": KL_PENALTIES,
+    "algorithm.kl_ctrl.type": ("fixed", "adaptive"),
+    f"{ACTOR}.optim.optimizer": ("AdamW",),
+    "critic.optim.optimizer": ("AdamW",),
+    f"{ACTOR}.optim.optimizer_impl": ("torch.optim",),
+    "critic.optim.optimizer_impl": ("torch.optim",),
+    f"{ACTOR}.optim.lr_scheduler_type": ("constant", "cosine"),
+    "critic.optim.lr_scheduler_type": ("constant", "cosine"),
+    "data.truncation": ("error", "left", "right", "middle"),
+    "reward.reward_manager.source": ("register", "importlib"),
+    "trainer.device": ("auto", "cpu", "cuda"),
+    "trainer.resume_mode": ("auto", "disable", "resume_path"),
+    "transfer_queue.backend.storage_backend": ("SimpleStorage",),
+    f"{ROLLOUT}.name": ("hf",),
+    f"{ROLLOUT}.mode": ("async",),
+    V1_MODE: ("sync",),
+}
+"""The values that a key may have."""
+
+NOT_BUILT: dict[tuple[str, str], str] = {
+    (f"{ROLLOUT}.name", "vllm"): "rollout with vLLM is not built yet; use hf, which runs on any device",
+    (f"{ROLLOUT}.name", "sglang"): "rollout with SGLang is not built; use hf, which runs on any device",
+    (f"{ROLLOUT}.mode", "sync"): "verl removed it too; use async, which both trainers wait for in each step",
+    (V1_MODE, "colocate_async"): "asynchronous training is not built yet; use sync",
+    (V1_MODE, "separate_async"): "asynchronous training is not built yet; use sync",
+    (f"{ACTOR}.strategy", "megatron"): "the Megatron engine is not built; use fsdp2",
+}
+"""Values that verl knows and we do not run, and what to do instead."""
+
+POSITIVE = (
+    "data.max_prompt_length",
+    "data.max_response_length",
+    f"{ROLLOUT}.prompt_length",
+    f"{ROLLOUT}.response_length",
+    f"{ROLLOUT}.max_num_seqs",
+    f"{ROLLOUT}.agent.num_workers",
+    f"{ROLLOUT}.val_kwargs.n",
+    f"{ACTOR}.entropy_from_logits_chunk_size",
+    "data.gen_batch_size",
+    "data.val_batch_size",
+    "data.filter_overlong_prompts_workers",
+    "reward.num_workers",
+    "trainer.total_epochs",
+    "trainer.total_training_steps",
+    "transfer_queue.backend.SimpleStorage.num_data_storage_units",
+    "transfer_queue.backend.SimpleStorage.total_storage_size",
+    "runtime.torch_threads",
+    "runtime.num_cpus",
+    "runtime.schedule_timeout_s",
+    "runtime.rollout_timeout_s",
+    "actor_rollout_ref.nccl_timeout",
+)
+"""Counts of at least 1 where they are set."""
+
+RANGES: dict[str, tuple[float, float]] = {
+    "algorithm.gamma": (0, 1),
+    "algorithm.lam": (0, 1),
+    f"{ACTOR}.optim.lr": (0, 1),
+    "critic.optim.lr": (0, 1),
+    f"{ACTOR}.clip_ratio": (0, float("inf")),
+    f"{ACTOR}.clip_ratio_low": (0, 1),
+    f"{ACTOR}.clip_ratio_high": (0, float("inf")),
+    f"{ACTOR}.kl_loss_coef": (0, float("inf")),
+    "critic.cliprange_value": (0, float("inf")),
+    f"{ROLLOUT}.temperature": (0, float("inf")),
+    f"{ROLLOUT}.val_kwargs.temperature": (0, float("inf")),
+}
+"""Inclusive bounds."""
+
+
+def validate(config: DictConfig, notes: list[ConfigNote]) -> None:
+    """Check values and their combinations; what runs but deserves a word is appended to ``notes``.
+
+    Raises ``ConfigError`` or ``BatchSizeError`` naming the keys and values.
+    """
+    for key, choices in CHOICES.items():
+        _check_choice(config, key, choices)
+    _check_choice(config, f"{ACTOR}.policy_loss.loss_mode", POLICY_LOSSES.names())
+    check_positive(config, *POSITIVE)
+    for key, bounds in RANGES.items():
+        _check_range(config, key, *bounds)
+    _check_clipping(config, notes)
+    _check_sampling(config, notes)
+    _check_advantages(config)
+    _check_trainer(config)
+    check_batch_sizes(config, notes)
+
+
+def _check_choice(config: DictConfig, key: str, choices: tuple[str, ...]) -> None:
+    value = read_key(config, key)
+    if value in choices:
+        return
+    if (key, value) in NOT_BUILT:
+        raise ConfigError(f"{key}={value!r} is not supported: {NOT_BUILT[key, value]}")
+    near = nearest_key(str(value), choices)[0]
+    raise ConfigError(f"{key}={value!r} is not one of {', '.join(choices)}; the nearest is {near!r}")
+
+
+def _check_range(config: DictConfig, key: str, low: float, high: float) -> None:
+    value: Any = read_key(config, key)
+    if value is not None and not low <= value <= high:
+        raise ConfigError(f"{key}={value!r} is not between {low:g} and {high:g}")
+
+
+def _check_clipping(config: DictConfig, notes: list[ConfigNote]) -> None:
+    actor = config.actor_rollout_ref.actor
+    if actor.clip_ratio_c <= 1:
+        raise ConfigError(f"{ACTOR}.clip_ratio_c={actor.clip_ratio_c!r} must be above 1: it bounds a ratio (dual clip)")
+    if actor.clip_ratio != 0.2 and None not in (actor.clip_ratio_low, actor.clip_ratio_high):
+        message = (
+            f"has no effect, as in verl: clip_ratio_low={actor.clip_ratio_low} and "
+            f"clip_ratio_high={actor.clip_ratio_high} are read; set those"
+        )
+        notes.append(ConfigNote(f"{ACTOR}.clip_ratio", "warning", message))
+    if actor.loss_scale_factor is not None and not actor.loss_scale_factor > 0:
+        raise ConfigError(f"{ACTOR}.loss_scale_factor={actor.loss_scale_factor!r} must be above 0: it is a divisor")
+
+
+def _check_sampling(config: DictConfig, notes: list[ConfigNote]) -> None:
+    rollout = config.actor_rollout_ref.rollout
+    for key, sampling in ((ROLLOUT, rollout), (f"{ROLLOUT}.val_kwargs", rollout.val_kwargs)):
+        if sampling.do_sample and sampling.temperature == 0:
+            raise ConfigError(f"{key}.temperature=0 cannot be sampled from; raise it, or set {key}.do_sample=false")
+        if not 0 < sampling.top_p <= 1:
+            raise ConfigError(f"{key}.top_p={sampling.top_p!r} must be above 0 and at most 1 (1: no cut)")
+        if sampling.top_k != -1 and sampling.top_k < 1:
+            raise ConfigError(f"{key}.top_k={sampling.top_k!r} must be -1 (no cut) or at least 1")
+    for name, no_cut in (("top_k", -1), ("top_p", 1)):
+        if rollout[name] != no_cut:
+            message = "training log-probs are over the whole vocabulary, so they differ from what was sampled from"
+            notes.append(ConfigNote(f"{ROLLOUT}.{name}", "warning", message))
+    if not rollout.do_sample and rollout.n > 1:
+        message = f"decoding greedily gives the same answer {rollout.n} times, so groups have no spread"
+        notes.append(ConfigNote(f"{ROLLOUT}.do_sample", "warning", message))
+
+
+def _check_advantages(config: DictConfig) -> None:
+    """The estimator is registered, and what it needs will be there."""
+    name = config.algorithm.adv_estimator
+    _check_choice(config, "algorithm.adv_estimator", ADVANTAGES.names())
+    provided = {"old_log_probs", "values"} if uses_critic(config) else {"old_log_probs"}
+    for need in sorted(ADVANTAGES.get(name).needs - provided):
+        trainer = "V1" if config.trainer.use_v1 else "legacy"
+        way_out = "set critic.enable=true" if need == "values" else "choose another estimator"
+        raise ConfigError(
+            f"algorithm.adv_estimator={name} needs {need!r}, which the {trainer} trainer does not have here; {way_out}"
+        )
+
+
+def _check_trainer(config: DictConfig) -> None:
+    trainer = config.trainer
+    check_backends([trainer.logger] if isinstance(trainer.logger, str) else list(trainer.logger))
+    if trainer.resume_mode == "resume_path" and not trainer.resume_from_path:
+        raise ConfigError("trainer.resume_mode=resume_path needs trainer.resume_from_path, the checkpoint's folder")
+    if not config.data.val_files and (trainer.val_before_train or trainer.val_only or trainer.test_freq > 0):
+        raise ConfigError(
+            "validation is on but data.val_files is null; "
+            "name a file, or set trainer.val_before_train=false, trainer.val_only=false and trainer.test_freq=-1"
+        )
+    if config.critic.enable is not None and not isinstance(config.critic.enable, bool):
+        raise ConfigError(f"critic.enable={config.critic.enable!r} must be true, false or null (on for gae)")
