@@ -1,0 +1,39 @@
+"""A sharded model's weights put together, for the rollout, for comparison and for files."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+# The engine's models hold the transformer under this name; Hugging Face names start after it.
+PREFIX = "hf."
+
+
+def full_weights(model: nn.Module, rank: int) -> dict[str, np.ndarray]:
+    """Weights under their Hugging Face names as float32 numpy arrays; a shared weight comes once, under its first name.
+
+    Collective; empty except on rank 0. Numpy, because Ray hands it over without a copy, and tensors slowly.
+    """
+    weights: dict[str, np.ndarray] = {}
+    for name, parameter in model.named_parameters():
+        whole = _whole(parameter)
+        if rank == 0:
+            weights[name.removeprefix(PREFIX)] = whole.float().cpu().numpy()
+    return weights
+
+
+def digest_of(weights: Mapping[str, np.ndarray]) -> dict[str, str]:
+    """sha256 of the bytes of each array."""
+    return {name: hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest() for name, array in weights.items()}
+
+
+@torch.no_grad()
+def _whole(parameter: nn.Parameter) -> Tensor:
+    data: Any = parameter.detach()
+    return data.full_tensor() if isinstance(data, DTensor) else data.clone()
