@@ -1,0 +1,51 @@
+# Two commands: `make demo` and `make test`. Each sets up .venv when it is not there.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+DEMO_OUT := runs/demo
+
+.PHONY: help demo test evidence oracle lint types setup clean
+
+help:  ## show the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
+
+setup: $(STAMP)  ## create .venv and install everything
+
+# torch comes first and pinned: any other package that asks for torch would take a CUDA build of several gigabytes.
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) torch==2.13.0 -c constraints.txt
+	$(PIP) -e '.[dev]' -c constraints.txt
+	touch $@
+
+demo: setup models/smollm2 data/chain_sum/train.parquet  ## run both trainers on SmolLM2-135M and compare them
+	$(BIN)/verlift parity run --config-name smollm2 --out $(DEMO_OUT)
+
+models/smollm2: | setup
+	$(BIN)/verlift data smollm2 --out $@
+
+data/chain_sum/train.parquet: | setup
+	$(BIN)/verlift data reasoning-gym --task chain_sum --rows 64 --seed 1 --out $@
+
+test: setup oracle lint types  ## lint, types, import rules and every test
+	$(BIN)/python -m pytest
+
+lint: setup  ## ruff and the import rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+
+types: setup  ## mypy
+	$(BIN)/mypy
+
+oracle: setup  ## verl 0.9.1 beside the project, for tests that compare with it
+	test -d .oracle/verl || bash tests/oracle/install.sh
+
+evidence: setup oracle  ## what is too long for CI; prints its counts
+	$(BIN)/python -m pytest -m 'slow' --override-ini addopts='-ra --import-mode=importlib'
+
+clean:  ## remove what tests and builds leave, but not .venv, models or data
+	rm -rf build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache runs
