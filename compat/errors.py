@@ -1,0 +1,33 @@
+"""Errors of the old surface.
+
+verl checks its ``DataProto`` with ``assert``, and old recipes catch ``AssertionError``; each class here is therefore
+also the builtin that verl raises in the same place.
+"""
+
+from runtime.errors import BatchSizeError, DataError
+
+
+class DataProtoError(DataError, AssertionError):
+    """A ``DataProto`` is inconsistent, or an operation was asked for what its columns do not allow."""
+
+
+class MissingColumnError(DataProtoError, KeyError):
+    """A column or meta_info key is named that is not there."""
+
+    __str__ = Exception.__str__  # KeyError prints the repr of its message
+
+
+class ColumnTypeError(DataProtoError, TypeError, ValueError):
+    """A value, or an index, has a type that cannot be used."""
+
+
+class UnionConflictError(DataProtoError):
+    """Two batches share a key whose values differ."""
+
+
+class UnequalSplitError(DataProtoError, BatchSizeError):
+    """A number of rows does not divide by the number of parts asked for."""
+
+
+class LayoutError(DataError, ValueError):
+    """A padded or jagged tensor does not have the shape, lengths or layout that was said."""
