@@ -34,8 +34,12 @@ def register_advantage(
 
 
 @torch.no_grad()
-def compute_advantages(name: str, inputs: AdvantageInputs, config: AdvantageConfig) -> AdvantageOutputs:
-    """Advantages and returns of a whole batch, float32 ``[T]``, 0 at mask-0 positions.
+def compute_advantages(
+    name: str, inputs: AdvantageInputs, config: AdvantageConfig, dtype: torch.dtype = torch.float32
+) -> AdvantageOutputs:
+    """Advantages and returns of a whole batch, ``[T]``, 0 at mask-0 positions.
+
+    dtype: what the float64 results are cast to at the end; float64 leaves them as they are.
 
     Raises ``UnknownAlgorithmError``, ``MissingInputError`` for an input that the estimator needs, and
     ``NonFiniteError`` naming the row where a reward or value that takes part is infinite or NaN.
@@ -46,6 +50,7 @@ def compute_advantages(name: str, inputs: AdvantageInputs, config: AdvantageConf
             raise MissingInputError(f"advantage estimator {name!r} needs {need!r}, which the batch does not have")
     if entry.outcome:
         outcomes = Outcomes.of(inputs)
-        return outcomes.spread(entry.function(outcomes, config))
+        return outcomes.spread(entry.function(outcomes, config), dtype)
     episodes = Episodes.of(inputs)
-    return episodes.spread(*entry.function(episodes, config))
+    advantages, returns = entry.function(episodes, config)
+    return episodes.spread(advantages, returns, dtype)

@@ -48,10 +48,10 @@ class Episodes:
         self.inputs.check_finite(name, column, self.inputs.segments.rows[self.tokens])
         return column
 
-    def spread(self, advantages: Tensor, returns: Tensor) -> AdvantageOutputs:
+    def spread(self, advantages: Tensor, returns: Tensor, dtype: torch.dtype = torch.float32) -> AdvantageOutputs:
         """Put columns ``[N]`` back among the T tokens, 0 elsewhere."""
-        outputs = torch.zeros(2, self.inputs.segments.num_tokens, dtype=torch.float32, device=advantages.device)
-        outputs[:, self.tokens] = torch.stack([advantages, returns]).float()
+        outputs = torch.zeros(2, self.inputs.segments.num_tokens, dtype=dtype, device=advantages.device)
+        outputs[:, self.tokens] = torch.stack([advantages, returns]).to(dtype)
         return AdvantageOutputs(outputs[0], outputs[1])
 
 

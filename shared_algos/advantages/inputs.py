@@ -111,7 +111,7 @@ class AdvantageInputs:
 
 @dataclass(frozen=True, eq=False)
 class AdvantageOutputs:
-    """Advantages and returns, float32 ``[T]`` each, 0 at mask-0 positions."""
+    """Advantages and returns, ``[T]`` each, float32 unless asked otherwise, 0 at mask-0 positions."""
 
     advantages: Tensor
     returns: Tensor

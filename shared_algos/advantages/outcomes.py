@@ -46,10 +46,10 @@ class Outcomes:
         """Mask-1 tokens of each session's last output, int64 ``[S]``."""
         return self.inputs.generated_lengths[self.rows]
 
-    def spread(self, advantages: Tensor) -> AdvantageOutputs:
+    def spread(self, advantages: Tensor, dtype: torch.dtype = torch.float32) -> AdvantageOutputs:
         """Give ``advantages [S]`` to the mask-1 tokens of every output of each session; returns are the same."""
         inputs = self.inputs
-        per_row = torch.zeros(inputs.segments.num_rows, dtype=torch.float64, device=advantages.device)
-        per_row[inputs.live_rows] = self.sessions.spread(advantages)
-        tokens = torch.where(inputs.mask, inputs.segments.spread(per_row.float()), 0)
+        per_row = torch.zeros(inputs.segments.num_rows, dtype=dtype, device=advantages.device)
+        per_row[inputs.live_rows] = self.sessions.spread(advantages.to(dtype))
+        tokens = torch.where(inputs.mask, inputs.segments.spread(per_row), 0)
         return AdvantageOutputs(tokens, tokens)

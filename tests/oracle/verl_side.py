@@ -1,0 +1,118 @@
+"""The process that imports verl 0.9.1: (function name, arguments) come pickled on stdin, results leave on stdout.
+
+Started by the `verl` fixture with the folder of the installation. Each function calls the one of verl that it is named
+after, on padded ``[B, R]`` tensors.
+"""
+
+import os
+import pickle
+import sys
+import traceback
+
+
+def gae(**kwargs):
+    from verl.trainer.ppo.core_algos import compute_gae_advantage_return
+
+    return compute_gae_advantage_return(**kwargs)
+
+
+def grpo(**kwargs):
+    from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage
+
+    return compute_grpo_outcome_advantage(**kwargs)
+
+
+def grpo_of_sessions(uid, keys, **columns):
+    from verl import DataProto
+    from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
+
+    data = DataProto.from_dict(tensors=columns, non_tensors={"uid": uid})
+    return compute_advantage_for_multi_trajectories(data, keys, "grpo").batch["advantages"]
+
+
+def agg_loss(**kwargs):
+    from verl.trainer.ppo.core_algos import agg_loss
+
+    return agg_loss(**kwargs)
+
+
+def masked_whiten(**kwargs):
+    from verl.utils.torch_functional import masked_whiten
+
+    return masked_whiten(**kwargs)
+
+
+def vanilla(log_prob, config, **kwargs):
+    """Loss, its gradient and the metrics."""
+    from verl.trainer.ppo.core_algos import compute_policy_loss_vanilla
+    from verl.workers.config import ActorConfig
+
+    config = ActorConfig(strategy="fsdp", rollout_n=1, use_dynamic_bsz=True, **config)
+    log_prob.requires_grad_()
+    loss, metrics = compute_policy_loss_vanilla(log_prob=log_prob, config=config, **kwargs)
+    loss.backward()
+    return loss.detach(), log_prob.grad, metrics
+
+
+def value_loss(vpreds, **kwargs):
+    """Loss, its gradient and the share of clipped tokens."""
+    from verl.trainer.ppo.core_algos import compute_value_loss
+
+    vpreds.requires_grad_()
+    loss, clipfrac = compute_value_loss(vpreds=vpreds, **kwargs)
+    loss.backward()
+    return loss.detach(), vpreds.grad, clipfrac.detach()
+
+
+def kl_penalty(logprob, **kwargs):
+    """Value and gradient."""
+    from verl.trainer.ppo.core_algos import kl_penalty
+
+    logprob.requires_grad_()
+    value = kl_penalty(logprob=logprob, **kwargs)
+    value.sum().backward()
+    return value.detach(), logprob.grad
+
+
+def apply_kl_penalty(beta, kind, **columns):
+    """Token rewards and mean KL."""
+    from verl import DataProto
+    from verl.trainer.ppo.core_algos import FixedKLController
+    from verl.trainer.ppo.ray_trainer import apply_kl_penalty
+
+    data, metrics = apply_kl_penalty(DataProto.from_dict(tensors=columns), FixedKLController(beta), kind)
+    return data.batch["token_level_rewards"], metrics["actor/reward_kl_penalty"]
+
+
+def adaptive_kl(init_kl_coef, target_kl, horizon, updates):
+    """The coefficient after each update."""
+    from verl.trainer.ppo.core_algos import AdaptiveKLController
+
+    controller = AdaptiveKLController(init_kl_coef, target_kl, horizon)
+    values = []
+    for current_kl, n_steps in updates:
+        controller.update(current_kl, n_steps)
+        values.append(controller.value)
+    return values
+
+
+def serve(folder):
+    """Answer until stdin closes; a call that raises is answered with its traceback."""
+    sys.path.insert(0, folder)
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what verl prints must not mix with the answers
+    while True:
+        try:
+            name, kwargs = pickle.load(sys.stdin.buffer)
+        except EOFError:
+            return
+        try:
+            answer = (True, globals()[name](**kwargs))
+        except Exception:
+            answer = (False, traceback.format_exc())
+        pickle.dump(answer, answers)
+        answers.flush()
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1])
