@@ -150,8 +150,8 @@ class ConsoleBackend:
 class JsonlBackend:
     """``metrics.jsonl``: one object a step, keys sorted, floats with all their digits, so equal runs give equal files.
 
-    A resumed run keeps the steps up to ``start_step`` and goes on; a new run starts the file anew. JSON has no NaN and no
-    infinity: they are written as text.
+    A resumed run keeps the steps up to ``start_step`` and goes on; a new run starts the file anew. JSON has no NaN and
+    no infinity: they are written as text.
     """
 
     def __init__(self, run: Run) -> None:

@@ -70,4 +70,4 @@ def _listing(folder: Path) -> str:
 def _reason(error: Exception) -> str:
     """Hydra's message on one line, without its search path."""
     lines = (line.strip() for line in str(error).partition("Config search path")[0].splitlines())
-    return "; ".join(line for line in lines if line)
+    return " ".join(line.replace("':", "' is:") for line in lines if line)

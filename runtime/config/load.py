@@ -37,8 +37,8 @@ def load_config(
 
     config_path: folder of the config; None is ours. Ours can be named in the ``defaults`` of any config.
 
-    Raises ``ConfigError`` for a key nobody knows (it names the nearest), a setting that is not built, or a bad value, and
-    ``BatchSizeError`` for numbers that do not divide.
+    Raises ``ConfigError`` for a key nobody knows (it names the nearest), a setting that is not built, or a bad value,
+    and ``BatchSizeError`` for numbers that do not divide.
     """
     folder, name = _locate(config_name, config_path)
     notes: list[ConfigNote] = []
@@ -63,7 +63,7 @@ def _locate(config_name: str, config_path: str | Path | None) -> tuple[Path, str
 
 
 def _for_hydra(override: ParsedOverride, available: frozenset[str], notes: list[ConfigNote]) -> list[str]:
-    """The override as hydra is to get it: as typed, forced in where hydra does not know the key but we do, or not at all."""
+    """The override as hydra is to get it: as typed, forced in where only we know the key, or not at all."""
     key = override.key
     if override.is_hydra and key != "hydra.searchpath":
         notes.append(ConfigNote(key, "inert", "commands do not run as hydra apps; only hydra.searchpath is used"))

@@ -16,7 +16,7 @@ def uses_reference(config: DictConfig) -> bool:
 
 
 def uses_critic(config: DictConfig) -> bool:
-    """Whether a critic runs: ``critic.enable``, or where that is null, if the estimator is gae, as verl's ``need_critic``."""
+    """Whether a critic runs: ``critic.enable``; where that is null, if the estimator is gae, as ``need_critic``."""
     if config.critic.enable is None:
         return config.algorithm.adv_estimator == "gae"
     return bool(config.critic.enable)
