@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+from tensordict import TensorDict
 from torch import Tensor
 
 from compat.padding import (
@@ -67,6 +68,12 @@ def keys_of(data: DataProto) -> list[TrajectoryKey]:
     return [TrajectoryKey(str(uid), int(session), 0) for uid, session in zip(uids, sessions, strict=True)]
 
 
+def _tensors(data: DataProto) -> TensorDict:
+    if data.batch is None:
+        raise KeyError("the DataProto has no tensor columns; a batch of trajectories has prompts and responses")
+    return data.batch
+
+
 @containers.select_rows.register
 def _select_rows(data: DataProto, rows: Tensor) -> DataProto:
     return data.select_idxs(rows)
@@ -75,11 +82,12 @@ def _select_rows(data: DataProto, rows: Tensor) -> DataProto:
 @containers.read_batch.register
 def read_batch(data: DataProto, fields: Sequence[str]) -> TrajectoryBatch:
     """Pack the columns ``fields`` of a padded batch; ``KeyError`` names a column that is not there."""
-    columns_there = set(data.batch.keys()) | set(data.non_tensor_batch)
+    tensors = _tensors(data)
+    columns_there = set(tensors.keys()) | set(data.non_tensor_batch)
     if missing := [name for name in fields if name not in columns_there]:
         raise KeyError(f"the DataProto has no {missing}; it has {sorted(columns_there)}")
-    width = data.batch["prompts"].shape[1]
-    mask = data.batch["attention_mask"]
+    width = tensors["prompts"].shape[1]
+    mask = tensors["attention_mask"]
     prompts = Segments.from_lengths(mask[:, :width].sum(1))
     responses = Segments.from_lengths(mask[:, width:].sum(1))
     pack: dict[Level, Callable[[Tensor], Tensor]] = {
@@ -92,7 +100,7 @@ def read_batch(data: DataProto, fields: Sequence[str]) -> TrajectoryBatch:
         keys=tuple(keys_of(data)),
         prompts=prompts,
         responses=responses,
-        columns={name: pack[LEVELS[name]](data.batch[name]) for name in fields if name in LEVELS},
+        columns={name: pack[LEVELS[name]](tensors[name]) for name in fields if name in LEVELS},
         objects={name: data.non_tensor_batch[name] for name in fields if name not in LEVELS},
     )
 
@@ -100,7 +108,7 @@ def read_batch(data: DataProto, fields: Sequence[str]) -> TrajectoryBatch:
 @containers.answer.register
 def answer(data: DataProto, batch: TrajectoryBatch, columns: Mapping[str, Tensor]) -> DataProto:
     """Pad response-level ``columns`` to the width of the batch's responses: only the new columns are sent back."""
-    width = data.batch["responses"].shape[1]
+    width = _tensors(data)["responses"].shape[1]
     return DataProto.from_dict(
         tensors={name: pad_right(column, batch.responses, width) for name, column in columns.items()}
     )

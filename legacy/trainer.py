@@ -40,7 +40,7 @@ class LegacyTrainer(Trainer):
         return self._play(prompts, self.rollout_n, validate=False), {}
 
     def reward(self, batch: DataProto) -> tuple[DataProto, Series]:
-        scores = batch.batch["rm_scores"]
+        scores = batch["rm_scores"]
         bad = (~torch.isfinite(scores)).nonzero()
         if len(bad):
             row, token = bad[0].tolist()
@@ -48,7 +48,7 @@ class LegacyTrainer(Trainer):
         return batch.union(DataProto.from_dict(tensors={"token_level_scores": scores})), {}
 
     def balance(self, batch: DataProto) -> tuple[DataProto, Series]:
-        lengths = batch.batch["attention_mask"].sum(1).tolist()
+        lengths = batch["attention_mask"].sum(1).tolist()
         batch.reorder(balanced_order(lengths, self.mini_batch_rows("actor"), self.workers.world_size))
         return batch, {}
 

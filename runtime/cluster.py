@@ -11,28 +11,18 @@ from omegaconf import DictConfig, OmegaConf
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from runtime.environment import WORKER_ENV, set_worker_env
 from runtime.errors import ResourceError
 
 MIN_LOGICAL_CPUS = 16
 """TransferQueue takes one logical CPU and one more a storage unit, and waits for ever when there are fewer."""
-
-WORKER_ENV = {
-    # Fixes MKL's kernel choice, so that a row of a matmul does not depend on how many rows there are.
-    "MKL_CBWR": "AVX2",
-    "TOKENIZERS_PARALLELISM": "false",
-    # TransferQueue's own default of 200 s turns a dead storage unit into a wait of ten minutes.
-    "TQ_SIMPLE_STORAGE_SEND_RECV_TIMEOUT": "20",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-}
-"""Environment of every process that computes; it must stand before the process starts."""
 
 
 def start_ray(config: DictConfig) -> None:
     """Start or join Ray once a process; keys of ``ray_kwargs.ray_init`` are passed on to ``ray.init``."""
     if ray.is_initialized():
         return
-    for name, value in WORKER_ENV.items():
-        os.environ.setdefault(name, value)
+    set_worker_env()
     options: dict[str, Any] = OmegaConf.to_container(config.ray_kwargs.get("ray_init") or {}, resolve=True)  # type: ignore[assignment]
     options = {name: value for name, value in options.items() if value is not None}
     if "address" in options:

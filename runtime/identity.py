@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
+from dataclasses import dataclass
 from typing import NamedTuple
 
 _UID_NAMESPACE = uuid.UUID("8c0d6c0e-6a53-5d0a-9b2e-8b4cf5b0b0a1")
@@ -37,7 +38,8 @@ class PromptIdentity(NamedTuple):
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
-class TrajectoryKey(NamedTuple):
+@dataclass(frozen=True, order=True, slots=True)
+class TrajectoryKey:
     """``{uid}_{session_id}_{index}``, the name of one output of one session of one prompt."""
 
     uid: str

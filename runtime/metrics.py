@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -54,7 +54,7 @@ def _explained_variance(batch: TrajectoryBatch, kept: Tensor) -> dict[str, float
     return {"critic/vf_explained_var": float(1.0 - torch.var(returns - values) / (variance + 1e-5))}
 
 
-def by_source(sources: Sequence[str], totals: Tensor) -> dict[str, list[float]]:
+def by_source(sources: Iterable[str], totals: Tensor) -> dict[str, list[float]]:
     """Row totals ``[B]`` by the ``data_source`` of each row."""
     scores: dict[str, list[float]] = {}
     for source, total in zip(sources, totals.tolist(), strict=True):

@@ -81,8 +81,8 @@ class TrajectoryBatch:
     def select(self, rows: Tensor | Sequence[int]) -> TrajectoryBatch:
         """The rows ``rows`` in the order given; all columns, keys and objects move together."""
         index = torch.as_tensor(rows, dtype=torch.int64)
-        picks = {level: self.segments_of(level).token_indices(index) for level in Level if level is not Level.ROW}
-        picks[Level.ROW] = index
+        picks: dict[Level, Tensor] = {Level.ROW: index}
+        picks |= {level: self.segments_of(level).token_indices(index) for level in Level if level is not Level.ROW}
         return TrajectoryBatch(
             keys=tuple(self.keys[row] for row in index.tolist()),
             prompts=Segments.from_lengths(self.prompts.lengths[index]),
@@ -110,7 +110,7 @@ class TrajectoryBatch:
 
 
 def level_of(name: str) -> Level:
-    """The level of a tensor field. It is never guessed: ``KeyError`` for a name that ``fields.LEVELS`` does not hold."""
+    """The level of a tensor field; ``KeyError`` for a name that ``fields.LEVELS`` lacks: it is never guessed."""
     try:
         return LEVELS[name]
     except KeyError:

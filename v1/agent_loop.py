@@ -28,7 +28,7 @@ class AgentLoopWorker:
     async def generate_sequences(
         self, submissions: list[Submission], n: int, params: SamplingParams, partition_id: str, global_steps: int
     ) -> None:
-        """Play n sessions of each prompt; outputs go to ``{uid}_{session_id}_{index}``, the end of a prompt to ``uid``."""
+        """Play n sessions of each prompt; outputs go to ``{uid}_{session_id}_{index}``, a prompt's end to ``uid``."""
         await asyncio.gather(
             *(self._run_prompt(submission, n, params, partition_id, global_steps) for submission in submissions)
         )

@@ -28,13 +28,18 @@ from runtime.identity import TrajectoryKey
 from runtime.trajectories import TrajectoryBatch
 from shared_algos.segments import Segments
 
-__all__ = ["KVBatchMeta", "Shard", "clear", "connect", "list_tags", "put_rows", "put_tag", "read", "start", "write"]
+__all__ = ["KVBatchMeta", "Shard", "clear", "connect", "list_tags", "put_rows", "put_tag", "read", "start", "stop", "write"]
 
 
 def start(config: DictConfig) -> None:
     """Start TransferQueue in this Ray session, or attach to the one that is there."""
     backend = OmegaConf.to_container(config.transfer_queue.backend, resolve=True)
     tq.init(OmegaConf.create({"backend": backend}))
+
+
+def stop() -> None:
+    """Stop TransferQueue. Once a process: a worker that still holds a client of the old one would wait for ever."""
+    tq.close()
 
 
 def connect() -> Any:

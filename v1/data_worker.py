@@ -25,7 +25,7 @@ class DataWorker:
         data_plane.connect()
 
     def check_rewards(self, batch: KVBatchMeta) -> None:
-        """File ``rm_scores`` as ``token_level_scores``; ``RewardError`` names a trajectory whose score is not finite."""
+        """File ``rm_scores`` as ``token_level_scores``; ``RewardError`` names a row with a NaN or infinite score."""
         trajectories = data_plane.read(batch, ["rm_scores"])
         scores = trajectories["rm_scores"]
         bad = (~torch.isfinite(scores)).nonzero()

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from runtime.errors import RolloutError
 from runtime.identity import PromptIdentity
-from runtime.rollout.types import GenerationOutput, GenerationRequest, SamplingParams
+from runtime.rollout.types import GenerationOutput, GenerationRequest, RequestOrder, SamplingParams
 
 
 @dataclass(frozen=True)
@@ -50,19 +50,19 @@ class GenerationClient:
 
     def __init__(self, server: Any, session: Session, params: SamplingParams) -> None:
         self._server = server
-        self._session = session
+        self.session = session
         self._params = params
         self._turn = 0
 
     async def generate(self, prompt_ids: list[int], **changes: Any) -> GenerationOutput:
         """Continue ``prompt_ids``; ``changes`` override single sampling parameters for this turn."""
-        session, turn = self._session, self._turn
+        session, turn = self.session, self._turn
         self._turn += 1
         request = GenerationRequest(
             request_id=f"{session.identity.uid}_{session.session_id}_{turn}",
             prompt_ids=prompt_ids,
             params=replace(self._params, seed=session.identity.request_seed(session.session_id, turn), **changes),
-            order=(session.position, session.session_id, turn),
+            order=RequestOrder(session.position, session.session_id, turn),
         )
         return await self._server.generate.remote(request)
 

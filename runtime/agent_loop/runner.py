@@ -10,10 +10,11 @@ from typing import Any
 from omegaconf import DictConfig
 from transformers import AutoTokenizer
 
-import runtime.agent_loop.single_turn  # noqa: F401  (registers the built-in loop)
+from runtime.agent_loop import replay as _replay  # noqa: F401  (registers a built-in loop)
+from runtime.agent_loop import single_turn as _single_turn  # noqa: F401  (registers a built-in loop)
 from runtime.agent_loop.base import AGENT_LOOPS, AgentLoopOutput, GenerationClient, Session
 from runtime.errors import RolloutError
-from runtime.fs import copy_to_local
+from runtime.fs import local_model
 from runtime.identity import PromptIdentity
 from runtime.reward import RewardItem, build_reward_manager
 from runtime.rollout.types import SamplingParams
@@ -40,7 +41,7 @@ class SessionRunner:
         self.server = server
         model = config.actor_rollout_ref.model
         self.tokenizer = AutoTokenizer.from_pretrained(
-            copy_to_local(model.tokenizer_path or model.path), trust_remote_code=model.trust_remote_code
+            local_model(model.tokenizer_path or model.path), trust_remote_code=model.trust_remote_code
         )
         self.reward_manager = build_reward_manager(config, self.tokenizer)
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from runtime.agent_loop.base import AGENT_LOOPS, AgentLoopBase, AgentLoopOutput
 from runtime.data.chat import encode_chat, fit_prompt
 
@@ -21,7 +19,7 @@ class SingleTurnAgentLoop(AgentLoopBase):
             encode_chat(
                 self.tokenizer,
                 sample["raw_prompt"],
-                apply_chat_template_kwargs=OmegaConf.to_container(data.apply_chat_template_kwargs, resolve=True),
+                apply_chat_template_kwargs=dict(data.apply_chat_template_kwargs),
             ),
             max_prompt_length=data.max_prompt_length,
             truncation=data.truncation,

@@ -24,8 +24,8 @@ class WorkerGroup:
 
     def __init__(self, worker_class: type, placement: Placement, slots: Sequence[int], **init_kwargs: Any) -> None:
         self.world_size = len(slots)
-        remote = ray.remote(worker_class)
-        self.actors = [
+        remote: Any = ray.remote(worker_class)
+        self.actors: list[Any] = [
             remote.options(**placement.options(slot)).remote(rank=rank, world_size=self.world_size, **init_kwargs)
             for rank, slot in enumerate(slots)
         ]

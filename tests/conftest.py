@@ -1,0 +1,26 @@
+"""One Ray and one TransferQueue for the whole session: starting them again costs half a minute, and hangs old clients."""
+
+from __future__ import annotations
+
+from runtime.environment import set_worker_env
+
+set_worker_env()
+
+import pytest  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def cluster():
+    """A local Ray with TransferQueue in it, stopped when the session ends."""
+    import ray
+
+    from runtime.cluster import start_ray
+    from runtime.config import load_config
+    from v1 import data_plane
+
+    config = load_config("tiny").config
+    start_ray(config)
+    data_plane.start(config)
+    yield config
+    data_plane.stop()
+    ray.shutdown()
