@@ -34,7 +34,7 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return copy_to_local("tiny://model?seed=0", cache_dir=tmp_path_factory.mktemp("cache"))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", autouse=True)
 def process_group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Tests compare bits, and two ranks run with one thread each."""
     threads = torch.get_num_threads()

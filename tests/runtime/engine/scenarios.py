@@ -56,6 +56,9 @@ def make_config(model: str, *overrides: str) -> DictConfig:
                 "actor_rollout_ref.actor.use_kl_loss=true",
                 "actor_rollout_ref.actor.grad_clip=1000.0",
                 "critic.grad_clip=1000.0",
+                # Adam divides a gradient by its own size: at the default 1e-8, rounding of a tiny one is a full step.
+                "+actor_rollout_ref.actor.optim.override_optimizer_config.eps=0.01",
+                "+critic.optim.override_optimizer_config.eps=0.01",
                 *overrides,
             ],
         )
@@ -143,7 +146,7 @@ def two_rank_scenarios(model: str, rank: int, world_size: int) -> dict[str, Any]
 
 
 def uneven_inference(model: str, rank: int, world_size: int) -> torch.Tensor:
-    """Log-probs of 4 rows on rank 0 and 2 on rank 1, a row at a time: rank 1 takes part in two forwards without rows."""
+    """Log-probs of 4 rows on rank 0 and 2 on rank 1, a row at a time: two forwards of rank 1 have no rows."""
     spec = replace(actor_spec(make_config(model)), infer_limit=RowLimit(1))
     rows = [0, 1, 2, 3] if rank == 0 else [4, 5]
     return make_engine(spec, rank, world_size).infer(make_batch().select(rows), 0.7)["log_probs"]
