@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 DATA_SOURCE = "verlift/toy_letters"
 
 # Part of the name in the cache: raise it when the model, the tokenizer or the task below changes.
-VERSION = 1
+VERSION = 2
 
 PAD, BOS, END, UNKNOWN = "<|pad|>", "<|bos|>", "<|end|>", "<|unk|>"
 ROLES = ("<|system|>", "<|user|>", "<|assistant|>", "<|tool|>")
@@ -39,7 +39,7 @@ _LETTER_SETS = {
     "e to t": string.ascii_lowercase[4:20],
     "a to z": string.ascii_lowercase,
 }
-_WORDINGS = ("Write {}.", "Use letters {}.", "Please write letters {}.", "Only small letters from {}, please.")
+_WORDINGS = ("Write {}.", "Use letters {}.", "Please write letters {}.", "Only letters {}!")
 
 
 def save_model(folder: Path, seed: int) -> None:

@@ -43,20 +43,23 @@ def reward_manager_class(name: str) -> type[RewardManager]:
 
 
 def build_reward_manager(
-    reward: DictConfig,
-    tokenizer: PreTrainedTokenizerBase,
-    reward_fn_key: str = "data_source",
-    locate: Callable[[int], str] = "row {}".format,
+    config: DictConfig, tokenizer: PreTrainedTokenizerBase, locate: Callable[[int], str] = "row {}".format
 ) -> RewardManager:
-    """Build the manager that the config group ``reward`` asks for.
+    """Build the manager that the whole config asks for.
 
-    Reads ``custom_reward_function.{path,name,reward_kwargs}`` and ``reward_manager.source``: ``register`` takes the
-    manager by ``name``, ``importlib`` the class ``module.name`` of the file ``module.path``.
+    Reads ``reward.custom_reward_function.{path,name,reward_kwargs}``, ``data.reward_fn_key``, ``reward.reward_kwargs``
+    (more arguments of the manager) and ``reward.reward_manager.source``: ``register`` takes the manager by ``name``,
+    ``importlib`` the class ``module.name`` of the file ``module.path``.
     """
-    function = reward.custom_reward_function
-    kwargs: Any = OmegaConf.to_container(function.get("reward_kwargs") or OmegaConf.create(), resolve=True)
-    compute_score = load_compute_score(function.path, function.name, kwargs)
-    return _configured_class(reward.reward_manager)(tokenizer, compute_score, reward_fn_key, locate)
+    function = config.reward.custom_reward_function
+    compute_score = load_compute_score(function.path, function.name, _plain(function.get("reward_kwargs")))
+    manager = _configured_class(config.reward.reward_manager)
+    more = _plain(config.reward.get("reward_kwargs"))
+    try:
+        inspect.signature(manager).bind(tokenizer, compute_score, config.data.reward_fn_key, locate, **more)
+    except TypeError as error:
+        raise ConfigError(f"reward.reward_kwargs={more} does not fit {manager.__qualname__}: {error}") from error
+    return manager(tokenizer, compute_score, config.data.reward_fn_key, locate, **more)
 
 
 def _configured_class(manager: DictConfig) -> type[RewardManager]:
@@ -66,6 +69,10 @@ def _configured_class(manager: DictConfig) -> type[RewardManager]:
     if source == "importlib":
         return load_object(manager.module.path, manager.module.name, ConfigError)
     raise ConfigError(f"reward.reward_manager.source={source!r} is not known: expected 'register' or 'importlib'")
+
+
+def _plain(config: Any) -> dict[str, Any]:
+    return OmegaConf.to_container(config, resolve=True) if config else {}  # type: ignore[return-value]
 
 
 def _source(manager: type[RewardManager]) -> tuple[str, str]:

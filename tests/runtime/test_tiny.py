@@ -54,7 +54,9 @@ def test_the_task_repeats_from_its_seed_and_has_prompts_of_several_lengths(tmp_p
     assert rows == pq.read_table(copy_to_local("tiny://task?rows=32&seed=0", tmp_path / "b")).to_pylist()
     assert rows != pq.read_table(copy_to_local("tiny://task?rows=32&seed=1", tmp_path / "a")).to_pylist()
     assert [row["extra_info"]["index"] for row in rows] == list(range(32))
-    assert len({len(row["prompt"][0]["content"]) for row in rows}) > 3
+    lengths = {len(make_tokenizer().apply_chat_template(row["prompt"], return_dict=False)) + 1 for row in rows}
+    assert len(lengths) > 3
+    assert max(lengths) <= 32, "configs/tiny.yaml has max_prompt_length 32"
 
 
 def test_letters_score_is_the_share_of_characters_in_the_set():

@@ -10,12 +10,12 @@ from runtime.tiny import make_tokenizer
 
 
 def reward_config(**manager):
-    return OmegaConf.create(
-        {
-            "custom_reward_function": {"path": None, "name": "compute_score"},
-            "reward_manager": {"source": "register", "name": "naive", **manager},
-        }
-    )
+    reward = {
+        "custom_reward_function": {"path": None, "name": "compute_score", "reward_kwargs": {}},
+        "reward_manager": {"source": "register", "name": "naive", **manager},
+        "reward_kwargs": {},
+    }
+    return OmegaConf.create({"reward": reward, "data": {"reward_fn_key": "source"}})
 
 
 @pytest.fixture
@@ -24,9 +24,28 @@ def registry(monkeypatch):
 
 
 def test_the_default_config_builds_the_naive_manager():
-    manager = build_reward_manager(reward_config(), make_tokenizer(), "source")
+    manager = build_reward_manager(reward_config(), make_tokenizer())
     assert type(manager) is NaiveRewardManager
     assert manager.reward_fn_key == "source"
+
+
+def test_keywords_reach_the_function_and_the_manager_or_are_refused(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from runtime.reward import NaiveRewardManager\n"
+        "class Mine(NaiveRewardManager):\n"
+        "    def __init__(self, *args, penalty=0.0):\n"
+        "        super().__init__(*args)\n"
+        "        self.penalty = penalty\n"
+    )
+    config = reward_config(source="importlib", module={"path": str(tmp_path / "mine.py"), "name": "Mine"})
+    config.reward.reward_kwargs = {"penalty": 0.5}
+    config.reward.custom_reward_function.reward_kwargs = {"by": 2}
+    manager = build_reward_manager(config, make_tokenizer())
+    assert manager.penalty == 0.5
+    assert manager.compute_score.keywords == {"by": 2}
+    config.reward.reward_manager.source = "register"
+    with pytest.raises(ConfigError, match=r"reward_kwargs=\{'penalty': 0.5\} does not fit NaiveRewardManager"):
+        build_reward_manager(config, make_tokenizer())
 
 
 def test_an_unknown_name_comes_with_the_known_ones():
