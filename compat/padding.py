@@ -2,7 +2,7 @@
 
 A legacy batch holds prompts left-padded to one width P and responses right-padded to one width R; ``input_ids`` and its
 companions are the two side by side, ``[B, P+R]``, so that a row has padding at both ends. The packed layout is
-``values [T]`` with ``Segments``. Columns may have further dimensions behind the tokens, ``[B, W, ...]`` and ``[T, ...]``.
+``values [T]`` with ``Segments``. Columns may have dimensions behind the tokens: ``[B, W, ...]`` and ``[T, ...]``.
 """
 
 from __future__ import annotations
@@ -107,9 +107,9 @@ def position_ids_of(attention_mask: Tensor) -> Tensor:
 def response_to_nested(padded: Tensor, response_mask: Tensor | Segments | Sequence[int]) -> Tensor:
     """Cut ``padded [B, R, ...]`` to its response lengths: jagged ``[B, j, ...]``.
 
-    response_mask: a jagged column ``[B, j]`` whose offsets the result then shares, ``Segments``, or lengths ``[B]``. A
-    padded ``[B, R]`` mask raises ``LayoutError``: it has zeros inside a response too (tool observations), so it does not
-    tell its length.
+    response_mask: a jagged column ``[B, j]``, whose offsets the result then shares, ``Segments``, or lengths ``[B]``.
+    A padded ``[B, R]`` mask raises ``LayoutError``: it is 0 inside a response too (tool observations), so it does not
+    tell the length.
     """
     segments = _response_segments(response_mask)
     return jagged.jagged(pack_right_padded(padded, segments.lengths), segments)
