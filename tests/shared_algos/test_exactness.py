@@ -1,0 +1,99 @@
+"""Bitwise equality under everything that must not matter: row order, padding, neighbours, splits.
+
+Advantages are equal before they are cast. A loss is a float64 sum whose last bits depend on the order of its terms;
+cast to float32, as trainers use it, it is equal in every batch tried here. Gradients are equal as they come.
+"""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shared_algos.advantages import ADVANTAGES, AdvantageConfig, compute_advantages
+from shared_algos.aggregation import AGGREGATIONS
+from shared_algos.policy_losses import POLICY_LOSSES
+
+seeds = st.integers(0, 2**32)
+modes = st.sampled_from(AGGREGATIONS)
+estimators = pytest.mark.parametrize("name", ADVANTAGES.names())
+losses = pytest.mark.parametrize("name", [*POLICY_LOSSES.names(), "value", "kl"])
+CONFIG = AdvantageConfig(gamma=0.99, lam=0.95)
+
+
+def permutation(rows, seed):
+    return torch.randperm(rows, generator=torch.Generator().manual_seed(seed))
+
+
+@estimators
+@settings(max_examples=200, deadline=None)
+@given(seed=seeds)
+def test_advantages_do_not_depend_on_row_order(random_batch, name, seed):
+    batch = random_batch(seed)
+    rows = permutation(batch.segments.num_rows, seed)
+    straight = compute_advantages(name, batch.inputs(), CONFIG, torch.float64)
+    shuffled = compute_advantages(name, batch.take(rows).inputs(), CONFIG, torch.float64)
+    tokens = batch.segments.token_indices(rows)
+    assert shuffled.advantages.equal(straight.advantages[tokens])
+    assert shuffled.returns.equal(straight.returns[tokens])
+
+
+@estimators
+@settings(max_examples=200, deadline=None)
+@given(seed=seeds)
+def test_advantages_do_not_depend_on_padding(random_batch, name, seed):
+    batch = random_batch(seed)
+    padded = batch.padded(13)
+    packed = compute_advantages(name, batch.inputs(), CONFIG, torch.float64)
+    of_padded = compute_advantages(name, padded.inputs(), CONFIG, torch.float64)
+    for field in ("advantages", "returns"):
+        assert getattr(of_padded, field)[padded.mask.bool()].equal(getattr(packed, field)[batch.mask.bool()])
+        assert not getattr(of_padded, field)[~padded.mask.bool()].any()
+
+
+@settings(max_examples=100, deadline=None)
+@given(seed=seeds)
+def test_groups_do_not_see_each_other(random_batch, seed):
+    batch = random_batch(seed)
+    rows = (batch.groups == batch.groups[0]).nonzero().squeeze(1)
+    whole = compute_advantages("grpo", batch.inputs(), CONFIG, torch.float64)
+    alone = compute_advantages("grpo", batch.take(rows).inputs(), CONFIG, torch.float64)
+    assert alone.advantages.equal(whole.advantages[batch.segments.token_indices(rows)])
+
+
+@losses
+@settings(max_examples=200, deadline=None)
+@given(seed=seeds, mode=modes, cuts=st.lists(st.integers(0, 40), max_size=5))
+def test_losses_do_not_depend_on_order_and_splits(random_batch, name, seed, mode, cuts):
+    """Rows in another order, cut into micro-batches anywhere (an empty one included): the parts add up."""
+    batch = random_batch(seed)
+    denominators = batch.denominators()
+    whole, gradient = batch.loss(name, mode, denominators)
+    rows = permutation(batch.segments.num_rows, seed)
+    parts = [batch.take(part).loss(name, mode, denominators) for part in rows.tensor_split(sorted(cuts))]
+    assert sum(part.loss for part, _ in parts).float().equal(whole.loss.float())
+    for metric, value in whole.metrics.items():
+        assert sum(part.metrics[metric] for part, _ in parts).float().equal(value.float())
+    assert torch.cat([grad for _, grad in parts]).equal(gradient[batch.segments.token_indices(rows)])
+
+
+@losses
+@settings(max_examples=100, deadline=None)
+@given(seed=seeds, mode=modes)
+def test_losses_do_not_depend_on_padding(random_batch, name, seed, mode):
+    batch = random_batch(seed)
+    padded = batch.padded(13)
+    packed_loss, packed_gradient = batch.loss(name, mode, batch.denominators())
+    padded_loss, padded_gradient = padded.loss(name, mode, padded.denominators())
+    assert padded_loss.loss.equal(packed_loss.loss)
+    assert padded_gradient[padded.mask.bool()].equal(packed_gradient[batch.mask.bool()])
+    assert not padded_gradient[~padded.mask.bool()].any()
+
+
+def test_totals_do_not_depend_on_threads(random_batch):
+    """Long enough for torch to share a plain sum among threads."""
+    batch = random_batch(3).take(torch.arange(5).repeat(20_000))
+    one = batch.loss("vanilla", "token-mean", batch.denominators())[0].loss
+    torch.set_num_threads(2)
+    two = batch.loss("vanilla", "token-mean", batch.denominators())[0].loss
+    torch.set_num_threads(1)
+    assert one.equal(two)
