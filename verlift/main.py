@@ -55,11 +55,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     if DEBUG in given:  # it may stand anywhere
         given = [DEBUG, *(argument for argument in given if argument != DEBUG)]
     try:
-        app = build_app()
+        build_app()(args=given, prog_name="verlift")
     except ImportError as error:
         sys.exit(report_shadows(error))
-    try:
-        app(args=given, prog_name="verlift")
     except Exception as error:
         sys.exit(report(error))
     sys.exit(0)

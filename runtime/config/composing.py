@@ -17,6 +17,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from runtime.config.flat import raw_leaves, with_groups
 from runtime.config.tables import CONFIG_DIR
 from runtime.errors import ConfigError
 
@@ -60,6 +61,18 @@ def compose_config(name: str, folder: Path, overrides: Sequence[str] = ()) -> Di
 def main_config() -> DictConfig:
     """Our ``ppo_trainer`` without overrides: every key that the trainers read, with its default."""
     return compose_config(MAIN_CONFIG, CONFIG_DIR)
+
+
+def available_keys(name: str, folder: Path) -> frozenset[str]:
+    """Keys and groups of ``folder/name.yaml`` before any override: those that hydra can change or delete."""
+    if folder == CONFIG_DIR:
+        return _our_keys(name)
+    return with_groups(raw_leaves(compose_config(name, folder)))
+
+
+@cache
+def _our_keys(name: str) -> frozenset[str]:
+    return with_groups(raw_leaves(compose_config(name, CONFIG_DIR)))
 
 
 def _listing(folder: Path) -> str:

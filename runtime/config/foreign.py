@@ -63,11 +63,12 @@ class ForeignKeys:
         self.parsed = parsed
         self.notes = notes
         self.defaults = raw_leaves(main_config())
+        self.groups = with_groups(self.defaults)
 
     def settle(self) -> None:
         """Account for every foreign key. Raises ``ConfigError`` at the first that is unknown or not built."""
         for key, value in raw_leaves(self.composed).items():
-            if key not in self.defaults:
+            if key not in self.defaults and key not in self.groups:
                 self._settle_key(key, value)
 
     def _settle_key(self, key: str, value: Any) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from runtime.config.composing import MAIN_CONFIG, compose_config, config_folder, main_config
-from runtime.config.flat import raw_leaves, with_groups
+from runtime.config.composing import MAIN_CONFIG, available_keys, compose_config, config_folder, main_config
+from runtime.config.flat import raw_leaves
 from runtime.config.foreign import ForeignKeys, is_known, refuse_unknown
 from runtime.config.notes import ConfigNote
 from runtime.config.overrides import ParsedOverride, parse_overrides
@@ -43,7 +43,7 @@ def load_config(
     folder, name = _locate(config_name, config_path)
     notes: list[ConfigNote] = []
     parsed = parse_overrides(overrides, {folder, CONFIG_DIR})
-    available = with_groups(raw_leaves(compose_config(name, folder)))
+    available = available_keys(name, folder)
     texts = [text for override in parsed for text in _for_hydra(override, available, notes)]
     composed = compose_config(name, folder, texts)
     OmegaConf.set_struct(composed, False)
@@ -81,16 +81,18 @@ def _for_hydra(override: ParsedOverride, available: frozenset[str], notes: list[
 def _completed(composed: DictConfig, parsed: list[ParsedOverride], notes: list[ConfigNote]) -> DictConfig:
     """``composed`` with our default for every key it lacks, so that a trainer never misses one."""
     defaults = raw_leaves(main_config())
-    missing = [key for key in defaults if OmegaConf.is_missing(composed, key) or not _has(composed, key)]
+    written = raw_leaves(composed)
+    missing = [key for key in defaults if written.get(key, "???") == "???" and not _is_filled_group(composed, key)]
     for override in parsed:
         if override.deletes and any(override.covers(key) for key in missing):
             notes.append(ConfigNote(override.key, "default", "deleted, so its default holds"))
+    if not missing:
+        return composed
     base = main_config().copy()
     OmegaConf.set_struct(base, False)
     return OmegaConf.merge(base, composed)  # type: ignore[return-value]
 
 
-def _has(config: DictConfig, key: str) -> bool:
-    parent, _, name = key.rpartition(".")
-    node = OmegaConf.select(config, parent) if parent else config
-    return isinstance(node, DictConfig) and name in node
+def _is_filled_group(config: DictConfig, key: str) -> bool:
+    """Whether ``key``, an empty group by default, has been given keys."""
+    return isinstance(OmegaConf.select(config, key), DictConfig)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from runtime.config.composing import main_config
-from runtime.config.flat import prefixes, raw_leaves
+from runtime.config.flat import raw_leaves, with_groups
 from runtime.errors import ConfigError
 
 ONE_OR_MANY = {"data.train_files", "data.val_files", "trainer.logger"}
@@ -41,19 +42,26 @@ def settle_types(config: DictConfig) -> None:
 
     Raises ``ConfigError`` naming the key, the value and the type.
     """
-    for key, written in raw_leaves(main_config()).items():
-        for group in prefixes(key):
-            if not isinstance(OmegaConf.select(config, group), DictConfig):
-                value = OmegaConf.select(config, group)
-                raise ConfigError(
-                    f"config key {group!r} is a group of keys, not {value!r}; set one of them, such as {key}"
-                )
-        value, default = read_key(config, key), read_key(main_config(), key)
+    held = raw_leaves(main_config())
+    for group in sorted(with_groups(held) - set(held)):
+        value = OmegaConf.select(config, group)
+        if not isinstance(value, DictConfig):
+            inside = next(key for key in held if key.startswith(f"{group}."))
+            raise ConfigError(
+                f"config key {group!r} is a group of keys, not {value!r}; set one of them, such as {inside}"
+            )
+    for key, written in held.items():
+        value, default = read_key(config, key), _resolved_defaults()[key]
         if isinstance(default, str) and isinstance(value, int | float) and not isinstance(value, bool):
             OmegaConf.update(config, key, str(value))
         elif not _fits(key, value, default):
             wanted = _name(default)
             raise ConfigError(f"config key {key!r} must be {wanted}, got {value!r} (its default is {written!r})")
+
+
+@cache
+def _resolved_defaults() -> dict[str, Any]:
+    return {key: read_key(main_config(), key) for key in raw_leaves(main_config())}
 
 
 def _fits(key: str, value: Any, default: Any) -> bool:
