@@ -77,17 +77,24 @@ def _table(verdict: Verdict) -> Table:
     for name in ("first key", "token", *verdict.labels):
         table.add_column(name, overflow="fold")
     for (step, stage), fields in groupby(verdict.fields, key=lambda field: (field.step, field.stage)):
-        for row in _merge_weights(list(fields)):
+        for row in _rows_of(list(fields)):
             # Text, because rich would read the brackets of a value as its own markup.
             table.add_row(str(step), stage, *map(Text, row[:1]), *row[1:2], *map(Text, row[2:]))
         table.add_section()
     return table
 
 
-def _merge_weights(fields: Sequence[FieldVerdict]) -> Iterator[tuple[Any, ...]]:
-    """One row a field; weights of one status are one row with their number, told by the first of them."""
+def _rows_of(fields: Sequence[FieldVerdict]) -> Iterator[tuple[Any, ...]]:
+    """One row a field, but one for keys and lengths that are equal and one for all weights of a status.
+
+    Weights are told by their number, the first of them, and the largest distance among them.
+    """
+    rows = [field for field in fields if field.kind in (Kind.KEYS, Kind.LENGTHS)]
+    if rows and all(field.status is Status.EQUAL for field in rows):
+        yield _row(rows[0], "keys and lengths")
+        rows = []
     for field in fields:
-        if field.kind is not Kind.WEIGHTS:
+        if field in rows or field.kind not in (Kind.KEYS, Kind.LENGTHS, Kind.WEIGHTS):
             yield _row(field, field.field)
     weights = [field for field in fields if field.kind is Kind.WEIGHTS]
     for status in Status:

@@ -11,6 +11,7 @@ from parity_tests.compare import compare
 from parity_tests.verdict import Status, Tolerance
 from runtime.errors import CaptureError
 from runtime.identity import TrajectoryKey
+from runtime.trainer.hooks import StageRecord
 from runtime.trajectories import TrajectoryBatch
 from shared_algos.segments import Segments
 
@@ -175,6 +176,24 @@ def test_a_response_cut_short(compared, records):
     assert (responses.status, responses.key, responses.token) == (Status.DIVERGED, key, length - 1)
     prompts = next(field for field in verdict.fields if field.field == "prompts")
     assert prompts.status is Status.EQUAL
+
+
+@pytest.mark.parametrize(("changed_row", "expected"), [(0, ("a_0_0", 1)), (2, ("a_1_0", 2))])
+def test_of_a_changed_token_and_a_row_that_ends_early_the_first_is_told(save, changed_row, expected):
+    keys = tuple(TrajectoryKey("a", session, 0) for session in range(3))
+    prompts = Segments.from_lengths([1, 1, 1])
+    tokens = [[1, 2], [3, 4, 5], [6, 7]]
+    other = [[1, 2], [3, 4], [6, 7]]
+    other[changed_row][1] = 99
+
+    def capture(name, rows):
+        responses = Segments.from_lengths([len(row) for row in rows])
+        batch = TrajectoryBatch(keys, prompts, responses, {"responses": torch.tensor(sum(rows, []))})
+        return save(name, {0: StageRecord(1, "rollout", batch)})
+
+    verdict = compare(capture("legacy", tokens), capture("v1", other))
+    found = next(field for field in verdict.fields if field.field == "responses")
+    assert (found.key, found.token) == expected
 
 
 def test_a_column_that_one_side_did_not_write(compared, records):
