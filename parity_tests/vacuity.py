@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
+
+from omegaconf import OmegaConf
 
 from parity_tests.capture import Capture, StageCapture
-from runtime.fields import STAGE_NAMES
 from runtime.trainer.hooks import INITIAL_STAGE
+from runtime.trainer.stages import configured_stages
 
 
 def vacuous_reasons(*captures: Capture) -> tuple[str, ...]:
@@ -19,32 +20,17 @@ def vacuous_reasons(*captures: Capture) -> tuple[str, ...]:
     return tuple(reasons)
 
 
-def configured_stages(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """The stages that a config asks for, in order; ``balance`` is left out, since it writes nothing to compare."""
-    algorithm = config.get("algorithm", {})
-    actor = config.get("actor_rollout_ref", {}).get("actor", {})
-    critic = config.get("critic", {}).get("enable")
-    critic = algorithm.get("adv_estimator") == "gae" if critic is None else critic
-    bypass = (algorithm.get("rollout_correction") or {}).get("bypass_mode", False)
-    off = {
-        "balance": True,
-        "old_log_prob": bypass,
-        "ref_log_prob": not (algorithm.get("use_kl_in_reward") or actor.get("use_kl_loss")),
-        "values": not critic,
-        "update_critic": not critic,
-    }
-    return tuple(name for name in STAGE_NAMES if not off.get(name, False))
-
-
 def _stages_not_run(capture: Capture) -> Iterator[str]:
-    steps = capture.config.get("trainer", {}).get("total_training_steps") or max(capture.index, default=0)
     if INITIAL_STAGE not in capture.index.get(0, ()):
         yield f"there is no record {INITIAL_STAGE!r} of the weights before training"
+    config = OmegaConf.create(dict(capture.config))
+    steps = config.trainer.total_training_steps or max(capture.index, default=0)
     if not steps:
         yield "no step was run"
     for step in range(1, steps + 1):
-        for name in configured_stages(capture.config):
-            if name not in capture.index.get(step, ()):
+        for name in configured_stages(config):
+            warming_up = name == "update_actor" and step <= config.trainer.critic_warmup
+            if not warming_up and name not in capture.index.get(step, ()):
                 yield f"stage {name} of step {step} is configured and did not run"
 
 

@@ -24,9 +24,16 @@ Records = dict[tuple[int, str], StageRecord]
 
 def config_of(use_v1: bool, estimator: str = "grpo") -> dict[str, Any]:
     return {
-        "trainer": {"use_v1": use_v1, "total_training_steps": STEPS, "default_local_dir": f"out/{use_v1}"},
+        "trainer": {
+            "use_v1": use_v1,
+            "total_training_steps": STEPS,
+            "default_local_dir": f"out/{use_v1}",
+            "balance_batch": False,
+            "critic_warmup": 0,
+        },
         "algorithm": {"adv_estimator": estimator, "use_kl_in_reward": False},
         "actor_rollout_ref": {"actor": {"use_kl_loss": False, "optim": {"lr": 1e-6}}},
+        "critic": {"enable": None},
     }
 
 

@@ -188,7 +188,8 @@ def test_of_a_changed_token_and_a_row_that_ends_early_the_first_is_told(save, ch
 
     def capture(name, rows):
         responses = Segments.from_lengths([len(row) for row in rows])
-        batch = TrajectoryBatch(keys, prompts, responses, {"responses": torch.tensor(sum(rows, []))})
+        tokens = torch.tensor([token for row in rows for token in row])
+        batch = TrajectoryBatch(keys, prompts, responses, {"responses": tokens})
         return save(name, {0: StageRecord(1, "rollout", batch)})
 
     verdict = compare(capture("legacy", tokens), capture("v1", other))

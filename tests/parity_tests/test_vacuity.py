@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from parity_tests.compare import compare
-from parity_tests.vacuity import configured_stages
 
 
 @pytest.fixture
@@ -87,11 +86,19 @@ def test_a_run_shorter_than_configured(line):
     assert "stage rollout of step 2 is configured and did not run" in line(change)
 
 
-def test_stages_follow_the_keys_that_turn_them_on(config):
-    grpo = config(True)
-    assert configured_stages(grpo) == ("rollout", "reward", "old_log_prob", "advantage", "update_actor")
-    grpo["actor_rollout_ref"]["actor"]["use_kl_loss"] = True
-    assert "ref_log_prob" in configured_stages(grpo)
-    assert configured_stages(config(True, "gae"))[-3:] == ("advantage", "update_critic", "update_actor")
-    assert "values" not in configured_stages(config(True, "gae") | {"critic": {"enable": False}})
-    assert "values" in configured_stages(config(True) | {"critic": {"enable": True}})
+def test_the_actor_waits_while_the_critic_warms_up(line, config):
+    def warm_up(use_v1):
+        return config(use_v1) | {"trainer": config(use_v1)["trainer"] | {"critic_warmup": 1}}
+
+    assert line(lambda records: records.pop((1, "update_actor")), warm_up) == "PARITY PASS"
+
+
+def test_no_step_at_all(line, config):
+    def no_limit(use_v1):
+        return config(use_v1) | {"trainer": config(use_v1)["trainer"] | {"total_training_steps": None}}
+
+    def change(records):
+        for place in [place for place in records if place[0] > 0]:
+            del records[place]
+
+    assert line(change, no_limit) == "PARITY VACUOUS: no step was run"
