@@ -77,7 +77,7 @@ def check_packages(working_directory: Path | None = None) -> Iterator[Finding]:
         places = [] if spec is None else list(spec.submodule_search_locations or [spec.origin or ""])
         found = Path(places[0]).resolve() if places else None
         if here != HOUSE and ((here / name / "__init__.py").exists() or (here / f"{name}.py").exists()):
-            found = here / name
+            found = here / name if (here / name).is_dir() else here / f"{name}.py"
         if found == HOUSE / name:
             yield Finding("ok", f"import {name}", str(found))
         elif found is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 import traceback
@@ -21,7 +20,7 @@ USER_ERROR = 2
 
 def build_app() -> typer.Typer:
     """All commands. Nothing heavy is imported before a command runs."""
-    from verlift import parity
+    from verlift import data, parity
     from verlift.train import train
 
     app = typer.Typer(
@@ -33,11 +32,8 @@ def build_app() -> typer.Typer:
     )
     app.callback()(_before_command)
     app.command()(train)
-    app.add_typer(parity.app)
-    if importlib.util.find_spec("verlift.data"):
-        from verlift import data
-
-        app.add_typer(data.app)
+    app.add_typer(parity.app, name="parity")
+    app.add_typer(data.app, name="data")
     app.command()(doctor.doctor)
     return app
 

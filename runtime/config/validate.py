@@ -50,7 +50,6 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "data.truncation": ("error", "left", "right", "middle"),
     "reward.reward_manager.source": ("register", "importlib"),
     "trainer.device": ("auto", "cpu", "cuda"),
-    "trainer.resume_mode": ("auto", "disable", "resume_path"),
     "transfer_queue.backend.storage_backend": ("SimpleStorage",),
     f"{ROLLOUT}.name": ("hf",),
     f"{ROLLOUT}.mode": ("async",),
@@ -71,7 +70,6 @@ NOT_BUILT: dict[tuple[str, str], str] = {
 POSITIVE = (
     "data.max_prompt_length",
     "data.max_response_length",
-    f"{ROLLOUT}.prompt_length",
     f"{ROLLOUT}.response_length",
     f"{ROLLOUT}.max_num_seqs",
     f"{ROLLOUT}.agent.num_workers",
@@ -80,7 +78,6 @@ POSITIVE = (
     "data.gen_batch_size",
     "data.val_batch_size",
     "data.filter_overlong_prompts_workers",
-    "reward.num_workers",
     "trainer.total_epochs",
     "trainer.total_training_steps",
     "transfer_queue.backend.SimpleStorage.num_data_storage_units",
@@ -191,12 +188,10 @@ def _check_advantages(config: DictConfig) -> None:
 def _check_trainer(config: DictConfig) -> None:
     trainer = config.trainer
     check_backends([trainer.logger] if isinstance(trainer.logger, str) else list(trainer.logger))
-    if trainer.resume_mode == "resume_path" and not trainer.resume_from_path:
-        raise ConfigError("trainer.resume_mode=resume_path needs trainer.resume_from_path, the checkpoint's folder")
-    if not config.data.val_files and (trainer.val_before_train or trainer.val_only or trainer.test_freq > 0):
+    if not config.data.val_files and (trainer.val_before_train or trainer.test_freq > 0):
         raise ConfigError(
             "validation is on but data.val_files is null; "
-            "name a file, or set trainer.val_before_train=false, trainer.val_only=false and trainer.test_freq=-1"
+            "name a file, or set trainer.val_before_train=false and trainer.test_freq=-1"
         )
     if config.critic.enable is not None and not isinstance(config.critic.enable, bool):
         raise ConfigError(f"critic.enable={config.critic.enable!r} must be true, false or null (on for gae)")

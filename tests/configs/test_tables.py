@@ -9,7 +9,6 @@ from runtime.config.tables import CONFIG_DIR, aliases, known_key, known_keys, pr
 
 OURS = {
     "actor_rollout_ref.rollout.deterministic",
-    "actor_rollout_ref.rollout.engine_kwargs",
     "reward.reward_kwargs",
     "reward.custom_reward_function.reward_kwargs",
     "runtime.seed",

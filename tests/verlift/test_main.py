@@ -83,9 +83,8 @@ def test_an_error_of_ours_keeps_its_traceback(capfd):
     assert "KeyError: 'x'" in capfd.readouterr().err
 
 
-def test_a_folder_that_hides_ours_is_named(tmp_path):
-    (tmp_path / "runtime").mkdir()
-    (tmp_path / "runtime/__init__.py").touch()
+def test_a_module_that_hides_ours_is_named(tmp_path):
+    (tmp_path / "runtime.py").touch()
     done = subprocess.run(
         [sys.executable, "-m", "verlift.main", "train", "--config-name", "tiny", "a=1"],
         cwd=tmp_path,
@@ -94,6 +93,6 @@ def test_a_folder_that_hides_ours_is_named(tmp_path):
         text=True,
     )
     assert done.returncode == 2
-    assert str(tmp_path / "runtime") in done.stderr
+    assert str(tmp_path / "runtime.py") in done.stderr
     assert "rename it" in done.stderr
     assert "Traceback" not in done.stderr

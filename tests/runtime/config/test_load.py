@@ -260,9 +260,9 @@ def test_an_unknown_key_in_a_file_is_refused_with_the_nearest(tmp_path):
 
 def test_old_names_in_a_file_are_mapped(tmp_path):
     text = "defaults: [tiny, _self_]\nreward_model: {reward_manager: dapo, num_workers: null}\n"
-    config = load_config("mine", (), write(tmp_path, text)).config
-    assert config.reward.reward_manager.name == "dapo"
-    assert config.reward.num_workers == 1
+    loaded = load_config("mine", (), write(tmp_path, text))
+    assert loaded.config.reward.reward_manager.name == "dapo"
+    assert [note.key for note in loaded.notes] == ["reward_model.reward_manager"]
 
 
 @pytest.mark.parametrize(

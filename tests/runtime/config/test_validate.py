@@ -63,7 +63,7 @@ def test_counts_that_do_not_fit_name_both_numbers_and_keys(overrides, words):
         (f"{ACTOR}.strategy=megatron", "Megatron engine is not built"),
         ("trainer.v1.trainer_mode=separate_async", "asynchronous training is not built yet"),
         ("trainer.logger=[console,swanlab]", "'swanlab' is not one of"),
-        ("trainer.resume_mode=resume_path", "needs trainer.resume_from_path"),
+        ("trainer.resume_from_path=x", "checkpoints are not built yet"),
         ("critic.enable=perhaps", "critic.enable='perhaps'"),
     ],
 )
