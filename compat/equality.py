@@ -72,7 +72,8 @@ def values_agree(left: Any, right: Any) -> bool:
 def first_differing_row(left: Tensor | np.ndarray, right: Tensor | np.ndarray) -> int | None:
     """The first row (index on dim 0) in which two columns differ; ``None`` when they are equal.
 
-    Columns of other type, dtype, width or row count differ from row 0 on. Jagged rows differ when their lengths do.
+    Columns of another type, width or row count differ from row 0 on, arrays of another dtype too; tensors are compared
+    by value, as in verl. Jagged rows differ when their lengths do.
     """
     if isinstance(left, Tensor) and isinstance(right, Tensor):
         return _first_differing_tensor_row(left, right.to(left.device))
@@ -90,7 +91,7 @@ def _first_differing_array_row(left: np.ndarray, right: np.ndarray) -> int | Non
 
 
 def _first_differing_tensor_row(left: Tensor, right: Tensor) -> int | None:
-    if left.dtype != right.dtype or left.is_nested != right.is_nested:
+    if left.is_nested != right.is_nested:
         return 0
     if jagged.is_jagged(left) and jagged.is_jagged(right):
         return _first_differing_jagged_row(left, right)
@@ -110,6 +111,6 @@ def _first_differing_jagged_row(left: Tensor, right: Tensor) -> int | None:
 
 def _differing_elements(left: Tensor, right: Tensor) -> Tensor:
     differs = left != right
-    if left.dtype.is_floating_point or left.dtype.is_complex:
+    if left.dtype.is_floating_point and right.dtype.is_floating_point:
         differs &= ~(torch.isnan(left) & torch.isnan(right))
     return differs

@@ -78,7 +78,7 @@ from compat.protocol_ops import (
     unpad_dataproto,
 )
 from compat.serialization import deserialize_tensordict, serialize_tensordict
-from compat.tensordicts import get_tensordict, object_array, object_column, split_tensordict
+from compat.tensordicts import get_tensordict, object_array, object_column, split_tensordict, stack_objects
 from compat.union import (
     union_numpy_dict,
     union_tensor_dict,
@@ -191,7 +191,9 @@ class DataProto(ColumnOperations):
     ) -> Self:
         """Sort out a ``TensorDict``: object stacks become arrays, values that all rows share ``meta_info``."""
         tensors, arrays, shared = split_tensordict(tensor_dict)
-        return cls.from_dict(tensors, arrays, {**(meta_info or {}), **shared}, num_batch_dims)
+        sized = len(tensor_dict.batch_size) > 0
+        batch = TensorDict(tensors, batch_size=tensor_dict.batch_size[:num_batch_dims]) if sized else None
+        return cls(batch, arrays, {**(meta_info or {}), **shared})
 
     def to_tensordict(self) -> TensorDict:
         """One ``TensorDict`` of everything, the inverse of ``from_tensordict``."""
@@ -199,6 +201,8 @@ class DataProto(ColumnOperations):
         if both := tensors.keys() & self.non_tensor_batch.keys():
             raise DataProtoError(f"keys {sorted(both)} are in batch and in non_tensor_batch; rename one of them")
         objects = {key: object_column(array) for key, array in self.non_tensor_batch.items()}
+        if len(self) and not tensors and not objects:
+            raise DataProtoError(f"{len(self)} rows without any column have no TensorDict form")
         return get_tensordict({**tensors, **objects}, self.meta_info)
 
     # --- rows ---------------------------------------------------------------------------------------------------------
@@ -293,7 +297,7 @@ def collate_fn(x: Sequence[DataProtoItem]) -> DataProto:
     tensors: list[Any] = [item.batch for item in x if item.batch is not None]
     objects = list_of_dict_to_dict_of_list([item.non_tensor_batch for item in x])
     batch = cast(TensorDict, torch.stack(tensors)).contiguous() if tensors else None
-    return DataProto(batch, {key: object_array(values) for key, values in objects.items()})
+    return DataProto(batch, {key: stack_objects(values) for key, values in objects.items()})
 
 
 def _concat_arrays(key: str, parts: list[np.ndarray]) -> np.ndarray:

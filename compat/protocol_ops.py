@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
+from tensordict import TensorDict
 from torch import Tensor
 
 from compat.errors import ColumnTypeError, DataProtoError, MissingColumnError, UnequalSplitError
@@ -119,26 +121,27 @@ def fold_batch_dim(data: Batch, new_batch_size: int) -> Batch:
     """Group neighbouring rows: every column ``[B, ...]`` becomes ``[new_batch_size, B / new_batch_size, ...]``."""
     if new_batch_size < 1 or len(data) % new_batch_size:
         raise UnequalSplitError(f"cannot fold {len(data)} rows into {new_batch_size} groups of one size")
-    size = len(data) // new_batch_size
-    return _reshape_rows(data, 1, (new_batch_size, size))
+    group = len(data) // new_batch_size
+    return _reshape_columns(data, new_batch_size, lambda shape: (new_batch_size, group, *shape[1:]))
 
 
 def unfold_batch_dim(data: Batch, batch_dims: int = 2) -> Batch:
     """Flatten the first ``batch_dims`` dimensions of every column into rows; the inverse of ``fold_batch_dim``."""
-    return _reshape_rows(data, batch_dims, (-1,))
+    columns = [*(data.batch.values() if data.batch is not None else ()), *data.non_tensor_batch.values()]
+    if not columns:
+        raise DataProtoError("a batch without columns does not say how many rows it unfolds to")
+    num_rows = math.prod(columns[0].shape[:batch_dims])
+    return _reshape_columns(data, num_rows, lambda shape: (num_rows, *shape[batch_dims:]))
 
 
-def _reshape_rows(data: Batch, leading: int, shape: tuple[int, ...]) -> Batch:
-    """Replace the first ``leading`` dimensions of every column by ``shape``."""
-    from tensordict import TensorDict
-
-    objects = {key: array.reshape(*shape, *array.shape[leading:]) for key, array in data.non_tensor_batch.items()}
+def _reshape_columns(data: Batch, num_rows: int, new_shape: Callable[[tuple[int, ...]], tuple[int, ...]]) -> Batch:
+    """Give every column the shape ``new_shape(its shape)``, which begins with ``num_rows``."""
     batch = data.batch
     if batch is not None:
-        columns = {key: column.reshape(*shape, *column.shape[leading:]) for key, column in batch.items()}
-        sizes = {column.shape[0] for column in columns.values()} or {shape[0]}
-        batch = TensorDict(columns, batch_size=[sizes.pop()], device=batch.device)
-    return type(data)(batch=batch, non_tensor_batch=objects, meta_info=data.meta_info)
+        tensors = {key: column.reshape(new_shape(column.shape)) for key, column in batch.items()}
+        batch = TensorDict(tensors, batch_size=[num_rows], device=batch.device)
+    arrays = {key: array.reshape(new_shape(array.shape)) for key, array in data.non_tensor_batch.items()}
+    return type(data)(batch=batch, non_tensor_batch=arrays, meta_info=data.meta_info)
 
 
 def list_of_dict_to_dict_of_list(list_of_dict: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:

@@ -66,7 +66,7 @@ def split_tensordict(batch: TensorDict) -> tuple[dict[str, Tensor], dict[str, np
     shared: dict[str, Any] = {}
     for key, column in columns_of(batch):
         if isinstance(column, NonTensorStack):
-            objects[key] = object_array(column.tolist())
+            objects[key] = stack_objects(column.tolist())
         elif isinstance(column, NonTensorData):
             shared[key] = column.data
         else:
@@ -80,6 +80,13 @@ def object_array(values: Sequence[Any]) -> np.ndarray:
     for row, value in enumerate(values):
         array[row] = value
     return array
+
+
+def stack_objects(values: Sequence[Any]) -> np.ndarray:
+    """The object array whose rows are ``values``: ``[B, ...]`` where they are arrays of one shape, else ``[B]``."""
+    if values and all(isinstance(value, np.ndarray) and value.shape == values[0].shape for value in values):
+        return np.stack(list(values)).astype(object)
+    return object_array(values)
 
 
 def list_of_dict_to_tensordict(list_of_dicts: Sequence[Mapping[str, Any]]) -> TensorDict:

@@ -62,6 +62,7 @@ def test_first_differing_row_of_dense_columns():
     right[1, 1] = 0
     right[2, 0] = 0
     assert first_differing_row(left, right) == 1
+    assert first_differing_row(left[1:], left[1:].int()) is None
     assert first_differing_row(left, left.int()) == 0
     assert first_differing_row(left, left[:2]) == 0
     assert first_differing_row(torch.tensor(1), torch.tensor(1)) is None

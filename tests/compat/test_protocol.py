@@ -119,6 +119,9 @@ def test_tensordict_round_trip():
     back = DataProto.from_tensordict(data.to_tensordict())
     assert numbers(back) == [0, 1, 2]
     assert back.meta_info == {"temperature": 0.7}
+    assert len(DataProto.from_tensordict(DataProto(meta_info={"a": 1}).to_tensordict())) == 0
+    with pytest.raises(DataProtoError, match="3 rows without any column"):
+        data.select([], []).to_tensordict()
     with pytest.raises(DataProtoError, match=r"\['a'\] are in batch and in non_tensor_batch"):
         DataProto.from_dict({"a": torch.zeros(1)}, {"a": ["x"]}).to_tensordict()
 
@@ -400,7 +403,7 @@ def test_union_of_namespaces_that_one_side_lacks():
     ("key", "change", "row"),
     [
         ("ids", lambda data: data.batch["ids"][2].fill_(0), 2),
-        ("score", lambda data: data.batch.set("score", data.batch["score"].double()), 0),
+        ("score", lambda data: data.batch.set("score", data.batch["score"].long() * 2), 1),
         ("ids", lambda data: data.batch.set("ids", data.batch["ids"][:, :3]), 0),
         ("ragged", lambda data: data.batch.set("ragged", make(4)[[0, 1, 1, 3]].batch["ragged"]), 2),
         ("uid", lambda data: data.non_tensor_batch["uid"].__setitem__(3, "other"), 3),
@@ -467,6 +470,8 @@ def test_unfold_is_the_inverse_of_fold():
     unfolded = unfold_batch_dim(folded)
     assert torch.equal(unfolded.batch["ids"], data.batch["ids"])
     assert unfolded.non_tensor_batch["uid"].tolist() == list("abcdef")
+    with pytest.raises(DataProtoError, match="without columns"):
+        unfold_batch_dim(data.select([], []))
     with pytest.raises(UnequalSplitError, match="6 rows into 4"):
         fold_batch_dim(data, 4)
 
@@ -604,6 +609,8 @@ def test_collate_fn_stacks_items():
     assert back.batch["ids"].tolist() == [[20, 21, 22, 23], [0, 1, 2, 3]]
     assert back.non_tensor_batch["uid"].tolist() == ["u2", "u0"]
     assert back.non_tensor_batch["messages"].shape == (2,)
+    pairs = DataProto.from_dict(non_tensors={"pair": np.arange(4).reshape(2, 2)})
+    assert collate_fn(list(pairs)).non_tensor_batch["pair"].tolist() == [[0, 1], [2, 3]]
     with pytest.raises(DataProtoError, match="zero rows"):
         collate_fn([])
 
