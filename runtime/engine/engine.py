@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from runtime.engine.losses import Loss
 from runtime.engine.micro_batches import MicroBatchLimit, same_count_on_all_ranks
@@ -54,8 +54,7 @@ class Engine:
                 column = results.setdefault(name, torch.zeros(batch.responses.num_tokens, dtype=values.dtype))
                 # The row that stands in for an empty micro-batch has no place, and its result is dropped.
                 column[places] = values[: places.numel()].cpu()
-        # Without a backward pass the root could keep its gathered parameters, which the next step would leave stale.
-        self.model.reshard()
+        self._drop_gathered_parameters()
         return results
 
     def train(
@@ -147,6 +146,12 @@ class Engine:
         stand_in = batch.select([int(batch.sequences.lengths.argmin())])
         mask = torch.zeros(stand_in.responses.num_tokens, dtype=torch.int64)
         return stand_in.with_columns({"response_mask": mask}).to(self.device)
+
+    def _drop_gathered_parameters(self) -> None:
+        """Free what a forward gathered: with no backward pass to do it, the next step would leave those copies stale."""
+        for module in self.model.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
 
     def _denominators(self, batch: TrajectoryBatch, horizon: float) -> Denominators:
         local = Denominators.count(batch["response_mask"], batch.responses, horizon)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM
 
 from runtime.engine.micro_batches import WHOLE, RowLimit, TokenLimit
@@ -106,11 +107,14 @@ def test_the_padded_forward_agrees(scenarios: ModuleType, tiny_model: str) -> No
         torch.testing.assert_close(first[name], second[name], rtol=0, atol=2e-6)
 
 
-def test_training_sees_the_weights_it_changed(scenarios: ModuleType, tiny_model: str) -> None:
+@pytest.mark.parametrize("reshard", [True, False])
+def test_training_sees_the_weights_it_changed(reshard: bool, scenarios: ModuleType, tiny_model: str) -> None:
     """Inference before and after a step reads other weights, and those the rollout is given."""
-    spec, loss = scenarios.make_loss("token-mean", scenarios.make_config(tiny_model))
+    override = f"actor_rollout_ref.actor.fsdp_config.reshard_after_forward={reshard}"
+    spec, loss = scenarios.make_loss("token-mean", scenarios.make_config(tiny_model, override))
     engine, batch = scenarios.make_engine(spec), scenarios.make_batch()
     before = engine.infer(batch)["log_probs"]
+    assert all(isinstance(parameter, DTensor) for parameter in engine.model.parameters())
     engine.train_mini_batch(batch, loss)
     after = engine.infer(batch)["log_probs"]
     assert not torch.equal(before, after)
@@ -122,6 +126,19 @@ def test_training_sees_the_weights_it_changed(scenarios: ModuleType, tiny_model:
     ids = batch.sequences.split(batch["input_ids"])[0]
     plain = model(ids[None]).logits[0].log_softmax(-1)[3:-1].gather(1, ids[4:, None]).squeeze(1)
     torch.testing.assert_close(after[:3], plain, rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("loss_name", ["token-mean", "critic"])
+def test_bfloat16_computes_on_float32_weights(loss_name: str, scenarios: ModuleType, tiny_model: str) -> None:
+    half = ("actor_rollout_ref.actor.fsdp_config.dtype=bfloat16", "critic.fsdp.dtype=bfloat16")
+    spec, loss = scenarios.make_loss(loss_name, scenarios.make_config(tiny_model, *half))
+    exact = scenarios.make_engine(replace(spec, model=replace(spec.model, compute_dtype=torch.float32)))
+    engine, batch = scenarios.make_engine(spec), scenarios.make_batch()
+    for name, column in engine.infer(batch).items():
+        assert column.dtype == torch.float32
+        torch.testing.assert_close(column, exact.infer(batch)[name], rtol=0, atol=0.05)
+    assert math.isfinite(engine.train_mini_batch(batch, loss)[f"{loss.prefix}/grad_norm"])
+    assert all(parameter.dtype == torch.float32 for parameter in engine.model.parameters())
 
 
 def test_weights_are_those_of_the_file_before_any_step(scenarios: ModuleType, tiny_model: str) -> None:
