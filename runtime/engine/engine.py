@@ -148,7 +148,7 @@ class Engine:
         return stand_in.with_columns({"response_mask": mask}).to(self.device)
 
     def _drop_gathered_parameters(self) -> None:
-        """Free what a forward gathered: with no backward pass to do it, the next step would leave those copies stale."""
+        """Free what a forward gathered: no backward pass does, and the next step would leave those copies stale."""
         for module in self.model.modules():
             if isinstance(module, FSDPModule):
                 module.reshard()
