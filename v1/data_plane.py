@@ -28,7 +28,20 @@ from runtime.identity import TrajectoryKey
 from runtime.trajectories import TrajectoryBatch
 from shared_algos.segments import Segments
 
-__all__ = ["KVBatchMeta", "Shard", "clear", "connect", "list_tags", "put_rows", "put_tag", "read", "start", "stop", "write"]
+__all__ = [
+    "KVBatchMeta",
+    "Shard",
+    "clear",
+    "connect",
+    "list_tags",
+    "put_rows",
+    "put_tag",
+    "read",
+    "resolve",
+    "start",
+    "stop",
+    "write",
+]
 
 
 def start(config: DictConfig) -> None:
