@@ -20,11 +20,13 @@ class Session:
     """One of the n tries at a prompt.
 
     position: place of the prompt in its batch; with session_id and turn it orders requests canonically.
+    where: file and row of the prompt, for messages.
     """
 
     identity: PromptIdentity
     position: int
     session_id: int
+    where: str
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A loop that plays recorded tokens instead of sampling: one rollout, the same for every trainer that reads the file."""
+"""A loop that plays recorded tokens instead of sampling: the same rollout in every run of one file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ReplayAgentLoop(AgentLoopBase):
         sessions = (sample.get("extra_info") or {}).get("sessions")
         if sessions is None or session_id >= len(sessions):
             raise RolloutError(
-                f"row {sample['row_number']} has no recorded session {session_id}: extra_info.sessions holds "
+                f"{self.client.session.where} has no recorded session {session_id}: extra_info.sessions holds "
                 f"{0 if sessions is None else len(sessions)}; record rollout.n of them"
             )
         recorded = sessions[session_id]

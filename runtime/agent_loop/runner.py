@@ -22,11 +22,12 @@ from runtime.rollout.types import SamplingParams
 
 @dataclass(frozen=True)
 class Submission:
-    """One prompt sent to rollout: its dataset row, its identity and its place in the batch."""
+    """One prompt sent to rollout: its dataset row, its identity, its place in the batch, and its file and row."""
 
     identity: PromptIdentity
     position: int
     sample: Mapping[str, Any]
+    where: str
 
     @property
     def uid(self) -> str:
@@ -64,7 +65,7 @@ class SessionRunner:
         self, submission: Submission, session_id: int, params: SamplingParams
     ) -> list[AgentLoopOutput]:
         """Play one session and score its last output."""
-        session = Session(submission.identity, submission.position, session_id)
+        session = Session(submission.identity, submission.position, session_id, submission.where)
         name = submission.sample.get("agent_name") or self.config.actor_rollout_ref.rollout.agent.default_agent_loop
         loop = AGENT_LOOPS.get(name)(GenerationClient(self.server, session, params), self.tokenizer, self.config)
         try:

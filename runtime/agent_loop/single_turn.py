@@ -23,7 +23,7 @@ class SingleTurnAgentLoop(AgentLoopBase):
             ),
             max_prompt_length=data.max_prompt_length,
             truncation=data.truncation,
-            where=f"row {sample['row_number']}",
+            where=self.client.session.where,
         )
         answer = await self.client.generate(prompt_ids)
         return AgentLoopOutput(

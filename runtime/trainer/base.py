@@ -30,7 +30,8 @@ class Trainer(ABC):
     """Runs the stages of ``runtime.fields.STAGES`` step by step.
 
     Each stage is a method of the same name that takes the batch (a ``DataProto`` in the legacy trainer, a
-    ``KVBatchMeta`` in V1) and returns it, with the figures it made. ``hooks`` are called after each stage with what the stage wrote.
+    ``KVBatchMeta`` in V1) and returns it, with the figures it made. ``hooks`` are called after each stage with what
+    the stage wrote.
     """
 
     name: ClassVar[str]

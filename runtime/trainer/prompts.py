@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -27,8 +27,9 @@ class PromptSource:
         tokenizer = AutoTokenizer.from_pretrained(
             local_model(model.tokenizer_path or model.path), trust_remote_code=model.trust_remote_code
         )
-        self.dataset = build_dataset(config.data.train_files, tokenizer, config.data)
-        self.loader = build_dataloader(self.dataset, config.data, self.seed)
+        dataset = build_dataset(config.data.train_files, tokenizer, config.data)
+        self.loader = build_dataloader(dataset, config.data, self.seed)
+        self._locate = dataset.locate
         self._tokenizer = tokenizer
         self._epoch = 0
         self.total_steps = config.trainer.total_training_steps or len(self.loader) * config.trainer.total_epochs
@@ -41,7 +42,7 @@ class PromptSource:
         while True:
             for batch in self.loader:
                 step += 1
-                yield self._submissions(batch, "train", step)
+                yield self._submissions(batch, "train", step, self._locate)
                 if step == self.total_steps:
                     return
             self._epoch += 1
@@ -52,18 +53,15 @@ class PromptSource:
             return
         dataset = build_dataset(self.config.data.val_files, self._tokenizer, self.config.data)
         for batch in build_dataloader(dataset, self.config.data, self.seed, validation=True):
-            yield self._submissions(batch, "val", step)
+            yield self._submissions(batch, "val", step, dataset.locate)
 
     def progress(self) -> dict[str, float]:
         """The epoch of the last batch, counted from 0."""
         return {"training/epoch": float(self._epoch)}
 
-    def locate(self, row_number: int) -> str:
-        """File and row of a row number, for messages."""
-        locate = getattr(self.dataset, "locate", None)
-        return locate(row_number) if locate else f"row {row_number}"
-
-    def _submissions(self, batch: Mapping[str, Any], partition: str, step: int) -> list[Submission]:
+    def _submissions(
+        self, batch: Mapping[str, Any], partition: str, step: int, locate: Callable[[int], str]
+    ) -> list[Submission]:
         columns = {name: list(values) for name, values in batch.items() if not isinstance(values, torch.Tensor)}
         seen: Counter[int] = Counter()
         submissions = []
@@ -71,5 +69,5 @@ class PromptSource:
             identity = PromptIdentity(self.seed, partition, step, int(row), seen[int(row)])
             seen[int(row)] += 1
             sample = {name: values[position] for name, values in columns.items()}
-            submissions.append(Submission(identity, position, sample))
+            submissions.append(Submission(identity, position, sample, locate(int(row))))
         return submissions
