@@ -49,7 +49,8 @@ class RLHFDataset(Dataset):
         self.config = config
         self.prompt_key: str = config.get("prompt_key", "prompt")
         self.max_prompt_length: int = config.get("max_prompt_length", 1024)
-        table, self.locate = read_files([str(file) for file in self.data_files], self.prompt_key)
+        needed = {self.prompt_key: "the chat messages (data.prompt_key)"}
+        table, self.locate = read_files([str(file) for file in self.data_files], needed)
         self._check_rows(table)
         self.dataframe = self.maybe_filter_out_long_prompts(self._sampled(table, max_samples))
 

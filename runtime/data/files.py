@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -41,16 +41,18 @@ class RowLocator:
 
 
 def read_files(
-    files: Sequence[str], required_column: str, cache_dir: str | None = None
+    files: Sequence[str], columns: Mapping[str, str], cache_dir: str | None = None
 ) -> tuple[datasets.Dataset, RowLocator]:
     """Read parquet, json and jsonl ``files`` into one table with the column ``row_number``, and where rows are from.
 
-    Raises DataError naming the file that is missing, cannot be read, is empty, lacks ``required_column`` or has a
-    column of another type than the files before it.
+    columns: those that every file must have, each with what it holds, for the message.
+
+    Raises DataError naming the file that is missing, cannot be read, is empty, lacks a column or has one of another
+    type than the files before it.
     """
     if not files:
         raise DataError("no data file is given; set data.train_files or data.val_files")
-    parts = [_read(file, required_column, cache_dir) for file in files]
+    parts = [_read(file, columns, cache_dir) for file in files]
     table = parts[0]
     for file, part in zip(files[1:], parts[1:], strict=True):
         table = _append(table, part, file)
@@ -58,7 +60,7 @@ def read_files(
     return table.add_column(ROW_NUMBER, np.arange(len(table))), RowLocator(tuple(files), tuple(starts))
 
 
-def _read(file: str, required_column: str, cache_dir: str | None) -> datasets.Dataset:
+def _read(file: str, columns: Mapping[str, str], cache_dir: str | None) -> datasets.Dataset:
     path = copy_to_local(file, cache_dir)
     builder = _BUILDERS.get(os.path.splitext(path)[1])
     if builder is None:
@@ -68,11 +70,9 @@ def _read(file: str, required_column: str, cache_dir: str | None) -> datasets.Da
     except Exception as error:  # datasets wraps what its readers raise in types of its own
         cause = error.__cause__ or error
         raise DataError(f"{file} cannot be read as {builder}: {type(cause).__name__}: {cause}") from error
-    if required_column not in table.column_names:
-        raise DataError(
-            f"{file} has no column {required_column!r}; it has {table.column_names}. "
-            "Set data.prompt_key to the column of the chat messages"
-        )
+    for name, meaning in columns.items():
+        if name not in table.column_names:
+            raise DataError(f"{file} has no column {name!r} for {meaning}; it has {table.column_names}")
     if ROW_NUMBER in table.column_names:
         raise DataError(f"{file} has a column {ROW_NUMBER!r}, a name that is kept for the row's place; rename it")
     return table

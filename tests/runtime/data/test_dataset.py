@@ -148,7 +148,10 @@ def test_no_file_at_all_is_an_error():
 def test_a_file_without_the_prompt_column_is_named_with_its_columns(tmp_path):
     good = write(tmp_path / "good.parquet", [row("x")])
     bad = write(tmp_path / "bad.parquet", [{"question": "x", "answer": "y"}])
-    with pytest.raises(DataError, match=r"bad\.parquet has no column 'prompt'; it has \['question', 'answer'\]"):
+    with pytest.raises(
+        DataError,
+        match=r"bad\.parquet has no column 'prompt' for the chat messages .*; it has \['question', 'answer'\]",
+    ):
         RLHFDataset([good, bad], TOKENIZER, config())
 
 
