@@ -1,5 +1,7 @@
 """The tables in configs/ cover verl: no key of 0.9.0 or 0.10.dev is one nobody speaks of."""
 
+import re
+
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
@@ -89,3 +91,20 @@ def test_verl_yaml_files_of_a_group_resolve():
     with initialize_config_dir(str(CONFIG_DIR), version_base=None):
         for name in ("ppo_trainer", "tiny", "smollm2"):
             OmegaConf.to_container(compose(name), resolve=True, throw_on_missing=True)
+
+
+PASSED_ON_WHOLE = {"transfer_queue.backend"}
+"""Groups that are handed to a library as they are."""
+
+CHECKED_ONLY = {"trainer.v1.trainer_mode"}
+"""Keys with one value that is built: reading the config refuses any other."""
+
+
+def test_every_held_key_is_read_by_the_trainers():
+    """A held key that nothing reads would be accepted and have no effect, in silence."""
+    folders = ("runtime", "legacy", "v1", "compat")
+    files = [path for folder in folders for path in (CONFIG_DIR.parent / folder).rglob("*.py")]
+    text = "\n".join(path.read_text(encoding="utf-8") for path in files if path.parent.name != "config")
+    names = set(re.findall(r"\w+", text))
+    unread = {key for key in held_keys() if key.rpartition(".")[2] not in names} - CHECKED_ONLY
+    assert {key for key in unread if not any(key.startswith(f"{group}.") for group in PASSED_ON_WHOLE)} == set()
