@@ -96,8 +96,8 @@ def test_numbers_that_json_has_not_are_text(tmp_path):
 
 def test_the_step_line_shows_what_a_person_looks_for():
     assert step_line(METRICS, 3, 30) == (
-        "step 3/30  reward 0.2500  length 12.5  kl to ref 0.00300  kl to old 9.00000  loss -0.10000  grad norm 1.5000  tokens/s 321"
-        "  seconds rollout 1.25 update_actor 2.50"
+        "step 3/30  reward 0.2500  length 12.5  kl to ref 0.00300  kl to old 9.00000  loss -0.10000"
+        "  grad norm 1.5000  tokens/s 321  seconds rollout 1.25 update_actor 2.50"
     )
     assert step_line({"val-core/toy/reward/mean": 0.5}, 0) == "step 0  val-core/toy/reward/mean 0.5000"
 
