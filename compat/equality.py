@@ -97,6 +97,8 @@ def _first_differing_tensor_row(left: Tensor, right: Tensor) -> int | None:
         return _first_differing_jagged_row(left, right)
     if left.shape != right.shape:
         return 0
+    if torch.equal(left, right):
+        return None
     differs = _differing_elements(left, right)
     rows = differs.flatten(1).any(1) if differs.dim() > 1 else differs.reshape(-1)
     return int(rows.nonzero()[0]) if bool(rows.any()) else None

@@ -565,8 +565,11 @@ def test_state_from_read_only_memory_is_writable_again():
     blob = pickle.dumps(make(2), protocol=5, buffer_callback=buffers.append)
     read_only = [memoryview(bytes(buffer)) for buffer in buffers]
     back = pickle.loads(blob, buffers=read_only)
+    before = [bytes(buffer) for buffer in read_only]
     back.batch["ids"].add_(10)
+    back.batch["ragged"].values().add_(10)
     assert back.batch["ids"][:, 0].tolist() == [10, 20]
+    assert [bytes(buffer) for buffer in read_only] == before
 
 
 def test_to_moves_tensors_in_place():

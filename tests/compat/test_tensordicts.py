@@ -55,6 +55,7 @@ def test_get_tensordict_and_back():
     assert get_tensordict({}, {"a": 1}).batch_size == ()
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_get_tensordict_refuses_what_is_no_batch():
     with pytest.raises(DataProtoError, match=r"\{'a': 2, 'b': 3\}"):
         get_tensordict({"a": torch.zeros(2), "b": [1, 2, 3]})
