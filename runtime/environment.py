@@ -12,6 +12,9 @@ WORKER_ENV = {
     "TQ_SIMPLE_STORAGE_SEND_RECV_TIMEOUT": "20",
     # It warns at every call on a machine with fewer than eight cores.
     "TQ_LOGGING_LEVEL": "ERROR",
+    # Bars of single-second loads, one a process, drown what a run has to say.
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
     # Ray leaves a CPU actor's view of the GPUs alone, instead of warning that it will.
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }

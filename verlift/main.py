@@ -11,6 +11,7 @@ from typing import Annotated, NoReturn
 import typer
 from rich.console import Console
 
+from runtime.environment import set_worker_env
 from verlift import doctor
 
 DEBUG = "--debug"
@@ -47,6 +48,7 @@ def _before_command(
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit: with the command's code, or 2 and one message for an error of the user's."""
+    set_worker_env()
     given = list(sys.argv[1:] if arguments is None else arguments)
     if DEBUG in given:  # it may stand anywhere
         given = [DEBUG, *(argument for argument in given if argument != DEBUG)]

@@ -44,8 +44,6 @@ class Trainer(ABC):
         self.total_steps = self.prompts.total_steps
         self.kl_controller = kl_controller(config)
         self.stage_names = configured_stages(config)
-        start_ray(config)
-        self.workers = self._start_workers()
         self.tracking = Tracking(
             project_name=config.trainer.project_name,
             experiment_name=config.trainer.experiment_name,
@@ -54,6 +52,8 @@ class Trainer(ABC):
             directory=config.trainer.default_local_dir,
             total_steps=self.total_steps,
         )
+        start_ray(config)
+        self.workers = self._start_workers()
 
     # What differs between the trainers.
 

@@ -40,6 +40,21 @@ class Workers:
         model_bundle = {"CPU": 1.0} | ({"GPU": _gpu_share(with_critic)} if uses_gpu(config) else {})
         bundles = [model_bundle] * (ranks + 1) + [{"CPU": _HELPER_CPUS}] * (num_agents + len(helpers))
         self.placement = reserve(bundles, config.runtime.schedule_timeout_s)
+        try:
+            self._start_actors(ranks, num_agents, with_critic, agent_loop_class, helpers)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start_actors(
+        self,
+        ranks: int,
+        num_agents: int,
+        with_critic: bool,
+        agent_loop_class: type,
+        helpers: Sequence[tuple[type, tuple[Any, ...]]],
+    ) -> None:
+        config = self.config
         self.server = self._start(RolloutServer, ranks, config, max_concurrency=10_000)
         self.agents = [
             self._start(agent_loop_class, ranks + 1 + number, config, self.server, max_concurrency=1_000)
@@ -55,6 +70,8 @@ class Workers:
             if with_critic
             else None
         )
+        for role in self._present(("actor", "critic")):
+            self.group(role).setup()
 
     def group(self, role: str) -> WorkerGroup:
         """The ranks of ``actor`` or ``critic``; ``ConfigError`` when there is no critic."""

@@ -30,6 +30,9 @@ class WorkerGroup:
             for rank, slot in enumerate(slots)
         ]
         self.name = worker_class.__name__
+
+    def setup(self) -> None:
+        """Wait for the actors, let the ranks meet and load their models. Groups made before start side by side."""
         address = self._get([self.actors[0].rendezvous_address.remote()])[0]
         self.call_all("setup", address)
 

@@ -626,21 +626,15 @@ def test_torch_save_and_load_round_trip():
 
 
 @pytest.mark.ray
-def test_a_future_is_fetched_joined_and_chunked_through_ray():
-    ray = pytest.importorskip("ray")
-    started = not ray.is_initialized()
-    if started:
-        ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
-    try:
-        future = DataProtoFuture.concat([ray.put(part) for part in make(6).chunk(2)])
-        assert numbers(future.get()) == [0, 1, 2, 3, 4, 5]
-        thirds = future.chunk(3)
-        assert [numbers(third.get()) for third in thirds] == [[0, 1], [2, 3], [4, 5]]
-        assert numbers(thirds[1].chunk(2)[1].get()) == [3]
-        thirds[0].get().batch["ids"].add_(1)
-        assert numbers(future.get()) == [0, 1, 2, 3, 4, 5]
-        tables = DataProtoFuture.concat([ray.put(TensorDict({"a": torch.ones(2)}, batch_size=2)) for _ in range(2)])
-        assert tables.get()["a"].shape == (4,)
-    finally:
-        if started:
-            ray.shutdown()
+def test_a_future_is_fetched_joined_and_chunked_through_ray(cluster):  # noqa: ARG001
+    import ray
+
+    future = DataProtoFuture.concat([ray.put(part) for part in make(6).chunk(2)])
+    assert numbers(future.get()) == [0, 1, 2, 3, 4, 5]
+    thirds = future.chunk(3)
+    assert [numbers(third.get()) for third in thirds] == [[0, 1], [2, 3], [4, 5]]
+    assert numbers(thirds[1].chunk(2)[1].get()) == [3]
+    thirds[0].get().batch["ids"].add_(1)
+    assert numbers(future.get()) == [0, 1, 2, 3, 4, 5]
+    tables = DataProtoFuture.concat([ray.put(TensorDict({"a": torch.ones(2)}, batch_size=2)) for _ in range(2)])
+    assert tables.get()["a"].shape == (4,)

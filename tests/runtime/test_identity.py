@@ -18,7 +18,9 @@ def test_768_requests_have_768_seeds_for_any_chunking(chunks):
         for session_id in range(8)
     ]
     assert len(set(seeds)) == 768
-    assert sorted(seeds) == sorted(PromptIdentity(42, "train", 1, row).request_seed(s) for row in rows for s in range(8))
+    assert sorted(seeds) == sorted(
+        PromptIdentity(42, "train", 1, row).request_seed(s) for row in rows for s in range(8)
+    )
 
 
 def test_every_part_of_the_identity_changes_uid_and_seed():

@@ -51,7 +51,16 @@ def put(partition: str, prompt_lengths: list[int], response_lengths: list[int]) 
 def test_columns_come_back_with_their_lengths(partition, prompt_lengths, response_lengths):
     """FACTS cases 8 and 9: equal lengths or a single row came back dense, or ragged in the wrong dimension."""
     batch = put(partition, prompt_lengths, response_lengths)
-    fields = ["prompts", "responses", "input_ids", "position_ids", "num_turns", "data_source", "tools_kwargs", "nothing"]
+    fields = [
+        "prompts",
+        "responses",
+        "input_ids",
+        "position_ids",
+        "num_turns",
+        "data_source",
+        "tools_kwargs",
+        "nothing",
+    ]
     back = data_plane.read(batch, fields)
     assert back.prompts.lengths.tolist() == prompt_lengths
     assert back.responses.lengths.tolist() == response_lengths
