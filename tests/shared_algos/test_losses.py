@@ -122,6 +122,16 @@ def test_dual_clip_and_its_metrics():
     }
 
 
+def test_value_loss_takes_the_worse_of_clipped_and_unclipped():
+    """Values 0, predictions 1 (clipped to 0.5): the target 3 is farther from 0.5, the target 0 farther from 1."""
+    segments, mask, zeros = Segments.from_lengths([2]), torch.ones(2), torch.zeros(2)
+    denominators = Denominators.count(mask, segments, 2)
+    inputs = ValueLossInputs(torch.ones(2), zeros, torch.tensor([3.0, 0.0]), mask, segments, denominators)
+    output = compute_value_loss(inputs, ValueLossConfig(cliprange_value=0.5))
+    assert float(output.loss) == 0.5 * (2.5**2 + 1.0**2) / 2
+    assert output.metrics == {"critic/vf_clipfrac": 0.5, "critic/vpred_mean": 1.0}
+
+
 @pytest.mark.parametrize(
     ("build", "message"),
     [

@@ -1,5 +1,7 @@
 """Right values, worked out by hand, where trainers are known to have gone wrong; numbered as in the design notes."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -117,6 +119,19 @@ def test_case_21_an_outcome_on_a_closing_observation_is_not_lost():
     assert compute_advantages("gae", inputs, AdvantageConfig()).returns.tolist() == [1, 1, 1, 0, 0]
 
 
-def test_case_22_equal_rewards_give_exactly_zero():
-    inputs = one_token_rows([3.3] * 7, [0] * 7)
-    assert compute_advantages("grpo", inputs, AdvantageConfig(), torch.float64).advantages.tolist() == [0.0] * 7
+def test_case_21_masked_rewards_stay_in_their_row():
+    """Before the first generated token, between two and after the last; the row before must not see any of it."""
+    rewards = torch.tensor([0.0, 1.0, 2.0, 0.0, 4.0, 0.0, 8.0])
+    mask = torch.tensor([1, 0, 0, 1, 0, 1, 0])
+    rows, segments = torch.arange(2), Segments.from_lengths([2, 5])
+    inputs = AdvantageInputs(rewards, mask, segments, rows, rows, rows, values=torch.zeros(7))
+    returns = compute_advantages("gae", inputs, AdvantageConfig()).returns
+    assert returns.tolist() == [1, 0, 0, 14, 0, 8, 0]
+
+
+@pytest.mark.parametrize(("reward", "size", "dtype"), [(3.3, 7, torch.float32), (0.1, 6, torch.float64)])
+def test_case_22_equal_rewards_give_exactly_zero(reward, size, dtype):
+    """In float64 too, where six times 0.1 is not 0.6."""
+    inputs = one_token_rows([reward] * size, [0] * size)
+    inputs = replace(inputs, token_level_rewards=torch.tensor([reward] * size, dtype=dtype))
+    assert compute_advantages("grpo", inputs, AdvantageConfig(), torch.float64).advantages.tolist() == [0.0] * size
