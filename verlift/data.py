@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 
 from runtime.errors import DataError
 
-app = typer.Typer(no_args_is_help=True, help="Make task files in verl's schema, or fetch a small pretrained model.")
+app = typer.Typer(name="data", no_args_is_help=True, help="Make task files, or fetch a small model.")
 
 Out = Annotated[Path, typer.Option("--out", help="The parquet file to write.")]
 Split = Annotated[str, typer.Option("--split", help="Stored in extra_info.split.")]

@@ -130,7 +130,7 @@ def build_dataset(
     config: DictConfig,
     processor: Any = None,
     max_samples: int = -1,
-) -> Dataset:
+) -> RLHFDataset | NumberedRows:
     """Build ``data.custom_cls`` (a class by file and name) or :class:`RLHFDataset` (verl's ``create_rl_dataset``).
 
     Every row has ``row_number``: its position, where a class of the user's own does not bring one.
