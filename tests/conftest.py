@@ -1,4 +1,4 @@
-"""One Ray and one TransferQueue for the whole session: starting them again costs half a minute, and hangs old clients."""
+"""One Ray and one TransferQueue a session: starting them again costs half a minute, and hangs old clients."""
 
 from __future__ import annotations
 

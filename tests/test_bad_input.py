@@ -50,7 +50,7 @@ def train(use_v1: bool, directory: Path, *overrides: str) -> None:
         trainer.close()
 
 
-@pytest.fixture()
+@pytest.fixture
 def no_actor_left(cluster):  # noqa: ARG001
     """Every CPU that the run took is free again."""
     before = ray.available_resources().get("CPU", 0)
@@ -84,7 +84,7 @@ def test_fewer_rows_than_a_batch_are_named_with_both_numbers(tmp_path, use_v1):
 @BOTH
 def test_a_batch_that_does_not_divide_is_named_with_both_keys(tmp_path, use_v1):
     with pytest.raises(
-        BatchSizeError, match=r"data\.train_batch_size.*ppo_mini_batch_size|ppo_mini_batch_size.*data\."
+        BatchSizeError, match=r"train_batch_size.*ppo_mini_batch_size"
     ):
         train(use_v1, tmp_path, "data.train_batch_size=3")
 

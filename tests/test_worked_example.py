@@ -19,7 +19,7 @@ PROMPT_LENGTHS = [4, 4, 4, 6, 6, 6]
 RESPONSE_LENGTHS = [3, 5, 4, 2, 4, 6]
 
 
-@pytest.fixture()
+@pytest.fixture
 def data_file(tmp_path) -> str:
     """Two rows whose sessions are recorded, with the lengths of the text; rewards differ within each prompt."""
     rows = []

@@ -59,7 +59,7 @@ class ActorLoss:
             raise ConfigError(f"actor_rollout_ref.actor: {error}") from error
         self.horizon = float(actor.loss_scale_factor or max_response_length)
         self.needs_entropy = bool(actor.calculate_entropy) or self._entropy_coeff != 0
-        self.constants = {} if self._kl_coef is None else {"actor/kl_coef": self._kl_coef}
+        self.constants: Mapping[str, float] = {} if self._kl_coef is None else {"actor/kl_coef": self._kl_coef}
 
     def __call__(self, outputs: Mapping[str, Tensor], batch: TrajectoryBatch, denominators: Denominators) -> LossOutput:
         """outputs: ``log_probs [T]``, ``entropy [T]`` if needed; batch: ``old_log_probs``, ``advantages``, the mask."""

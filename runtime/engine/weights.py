@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+
+from runtime.digests import tensor_digest
 
 # The engine's models hold the transformer under this name; Hugging Face names start after it.
 PREFIX = "hf."
@@ -29,8 +30,8 @@ def full_weights(model: nn.Module, rank: int) -> dict[str, np.ndarray]:
 
 
 def digest_of(weights: Mapping[str, np.ndarray]) -> dict[str, str]:
-    """sha256 of the bytes of each array."""
-    return {name: hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest() for name, array in weights.items()}
+    """``tensor_digest`` of each array."""
+    return {name: tensor_digest(torch.from_numpy(array)) for name, array in weights.items()}
 
 
 @torch.no_grad()

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from runtime.agent_loop import Submission
@@ -37,11 +37,11 @@ class Trainer(ABC):
     name: ClassVar[str]
 
     def __init__(self, config: DictConfig, hooks: Sequence[StageHook] = ()) -> None:
-        self.config = config
         self.hooks = tuple(hooks)
         self.global_steps = 0
         self.prompts = PromptSource(config)
         self.total_steps = self.prompts.total_steps
+        self.config = config = with_schedule_length(config, self.total_steps)
         self.kl_controller = kl_controller(config)
         self.stage_names = configured_stages(config)
         self.tracking = Tracking(
@@ -210,6 +210,17 @@ class Trainer(ABC):
                 scores.setdefault(source, []).extend(values)
         means = {f"val-core/{source}/reward/mean": sum(values) / len(values) for source, values in scores.items()}
         self.tracking.log(means, self.global_steps)
+
+
+def with_schedule_length(config: DictConfig, total_steps: int) -> DictConfig:
+    """``optim.total_training_steps`` of actor and critic filled in where it is not positive, as verl's trainer does."""
+    changes: dict[str, Any] = {}
+    for key in ("actor_rollout_ref.actor.optim", "critic.optim"):
+        if OmegaConf.select(config, f"{key}.total_training_steps") <= 0:
+            changes[f"{key}.total_training_steps"] = total_steps
+    filled = OmegaConf.merge(config, OmegaConf.from_dotlist([f"{key}={value}" for key, value in changes.items()]))
+    OmegaConf.set_readonly(filled, True)
+    return filled  # type: ignore[return-value]
 
 
 @contextmanager

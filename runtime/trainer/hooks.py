@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
-
-import torch
-from torch import Tensor
 
 from runtime.trajectories import TrajectoryBatch
 
@@ -25,7 +21,8 @@ class StageRecord:
     batch, session, index); None for a stage that writes no column.
     series: floats by metric name, one a mini-batch in the order of the updates (``actor/pg_loss``, ``actor/grad_norm``)
     or a single one of the whole stage (``kl``). No times: whatever is here is compared bit by bit.
-    digests: ``tensor_digest`` of each weight after the stage, by its name prefixed ``actor.`` or ``critic.``.
+    digests: ``runtime.digests.tensor_digest`` of each weight after the stage, by its name prefixed ``actor.`` or
+    ``critic.``.
     """
 
     step: int
@@ -39,9 +36,3 @@ class StageHook(Protocol):
     """Called once a stage. It must be picklable: V1 runs it in a Ray worker, near the data."""
 
     def __call__(self, record: StageRecord) -> None: ...
-
-
-def tensor_digest(tensor: Tensor) -> str:
-    """The sha256 of a tensor's values as they lie in memory, row by row, in its own dtype; its shape takes no part."""
-    values = tensor.detach().cpu().contiguous().reshape(-1)
-    return hashlib.sha256(values.view(torch.uint8).numpy().data).hexdigest()

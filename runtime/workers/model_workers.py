@@ -19,7 +19,6 @@ from runtime.config import num_ranks, uses_reference
 from runtime.engine.engine import Engine
 from runtime.engine.losses import ActorLoss, CriticLoss, Loss
 from runtime.engine.spec import EngineSpec, actor_spec, critic_spec, ref_spec
-from runtime.engine.weights import digest_of
 from runtime.workers.group import free_address
 
 _TOKENS = ("input_ids", "position_ids")
@@ -61,7 +60,7 @@ class ModelWorker:
 
     def digests(self) -> dict[str, str]:
         """sha256 of each weight, empty except on rank 0; collective."""
-        return digest_of(self.engine.full_state_dict())
+        return self.engine.digest()
 
     def _engine(self, spec: EngineSpec) -> Engine:
         return Engine(spec, self.device, self.rank, self.world_size)

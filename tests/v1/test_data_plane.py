@@ -15,7 +15,7 @@ from v1.data_plane import KVBatchMeta
 pytestmark = pytest.mark.ray
 
 
-@pytest.fixture()
+@pytest.fixture
 def partition(cluster):  # noqa: ARG001
     """A partition of the test's own."""
     return f"test-{uuid.uuid4()}"
