@@ -32,10 +32,11 @@ from parity_tests.storage import (
     write_json,
     written_beside,
 )
+from runtime.digests import tensor_digest
 from runtime.errors import CaptureError
 from runtime.fields import STAGE_NAMES, Level
 from runtime.identity import TrajectoryKey
-from runtime.trainer.hooks import INITIAL_STAGE, StageRecord, tensor_digest
+from runtime.trainer.hooks import INITIAL_STAGE, StageRecord
 from runtime.trajectories import TrajectoryBatch, level_of
 from shared_algos.segments import Segments
 

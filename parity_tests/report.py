@@ -23,10 +23,14 @@ _STYLES = {Status.EQUAL: "green", Status.WITHIN: "yellow", Status.DIVERGED: "bol
 _PLAIN_WIDTH = 200
 
 
-def print_report(verdict: Verdict, console: Console | None = None) -> None:
-    """Print the table (step x stage x field), what else differs, and the last line."""
+def print_report(verdict: Verdict, console: Console | None = None, verbose: bool = False) -> None:
+    """Print the table (step x stage x field), what else differs, and the last line.
+
+    The equal fields of a stage share a line: it names them, or counts them where a field that differs needs the width.
+    With ``verbose`` each has its own.
+    """
     console = console or Console(width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
-    console.print(_table(verdict))
+    console.print(_table(verdict, verbose))
     for note in _notes(verdict):
         console.print(note, highlight=False, markup=False, soft_wrap=True)
     console.print(verdict.line, highlight=False, markup=False, soft_wrap=True)
@@ -47,6 +51,7 @@ def write_report(verdict: Verdict, path: Path) -> None:
             "vacuous": list(verdict.vacuous),
             "same_fingerprint": verdict.same_fingerprint,
             "joined_by_position": verdict.joined_by_position,
+            "notes": list(verdict.notes),
             "metadata": {path: plain(sides, path) for path, sides in verdict.metadata.items()},
             "fields": [_as_json(field) for field in verdict.fields],
         },
@@ -65,6 +70,7 @@ def _notes(verdict: Verdict) -> Iterator[str]:
         yield "Note: the runs were made under different fingerprints; model stages need not be bitwise equal."
     if verdict.joined_by_position:
         yield "Note: no uid is shared; rows are matched by (prompt position, session, index)."
+    yield from (f"Note: {note}" for note in verdict.notes)
     for path, (left, right) in verdict.metadata.items():
         yield f"Note: {path} differs: {verdict.labels[0]} {left!r}, {verdict.labels[1]} {right!r}"
     failed = [field for field in verdict.fields if field.status.failed]
@@ -72,44 +78,66 @@ def _notes(verdict: Verdict) -> Iterator[str]:
         yield f"{len(failed)} of {len(verdict.fields)} fields differ; the first:"
 
 
-def _table(verdict: Verdict) -> Table:
-    table = Table("step", "stage", "field", "verdict", "max diff", "mean diff", "ulp")
-    for name in ("first key", "token", *verdict.labels):
-        table.add_column(name, overflow="fold")
-    for (step, stage), fields in groupby(verdict.fields, key=lambda field: (field.step, field.stage)):
-        for row in _rows_of(list(fields)):
-            # Text, because rich would read the brackets of a value as its own markup.
-            table.add_row(str(step), stage, *map(Text, row[:1]), *row[1:2], *map(Text, row[2:]))
-        table.add_section()
+def _table(verdict: Verdict, verbose: bool) -> Table:
+    """All lines, a rule between steps; columns in which nothing stands are left out."""
+    names = ("step", "stage", "field", "verdict", "max diff", "mean diff", "ulp", "first key", "token", *verdict.labels)
+    differs = any(field.status is not Status.EQUAL for field in verdict.fields)
+    lines: list[_Line] = []
+    for _, fields in groupby(verdict.fields, key=lambda field: (field.step, field.stage)):
+        single = list(_single_lines(list(fields)))
+        lines += single if verbose else _equal_on_one(single, with_names=not differs)
+    rows = [_row(field, name) for field, name in lines]
+    kept = [column for column in range(len(names)) if any(row[column] for row in rows)]
+    table = Table()
+    for column in kept:
+        table.add_column(names[column], overflow="fold")
+    for place, (row, (field, _)) in enumerate(zip(rows, lines, strict=True)):
+        last = place + 1 == len(lines) or lines[place + 1][0].step != field.step
+        table.add_row(*(row[column] for column in kept), end_section=last)
     return table
 
 
-def _rows_of(fields: Sequence[FieldVerdict]) -> Iterator[tuple[Any, ...]]:
-    """One row a field, but one for keys and lengths that are equal and one for all weights of a status.
+_Line = tuple[FieldVerdict, str]
+"""A verdict and the name that it is printed under."""
+
+
+def _single_lines(fields: Sequence[FieldVerdict]) -> Iterator[_Line]:
+    """One line a field, but one for keys and lengths that are equal and one for all weights of a status.
 
     Weights are told by their number, the first of them, and the largest distance among them.
     """
     rows = [field for field in fields if field.kind in (Kind.KEYS, Kind.LENGTHS)]
     if rows and all(field.status is Status.EQUAL for field in rows):
-        yield _row(rows[0], "keys and lengths")
+        yield rows[0], "keys and lengths"
         rows = []
     for field in fields:
         if field in rows or field.kind not in (Kind.KEYS, Kind.LENGTHS, Kind.WEIGHTS):
-            yield _row(field, field.field)
+            yield field, field.field
     weights = [field for field in fields if field.kind is Kind.WEIGHTS]
     for status in Status:
         alike = [field for field in weights if field.status is status]
         if alike:
             name = f"{len(alike)} weights" + ("" if status is Status.EQUAL else f", first {alike[0].field}")
-            yield _row(max(alike, key=lambda field: field.max_abs or 0.0), name)
+            yield max(alike, key=lambda field: field.max_abs or 0.0), name
 
 
-def _row(field: FieldVerdict, name: str) -> tuple[Any, ...]:
-    status = Text(field.status, style=_STYLES[field.status])
+def _equal_on_one(lines: list[_Line], with_names: bool) -> list[_Line]:
+    """The lines of one stage, those that are equal on the first."""
+    equal = [line for line in lines if line[0].status is Status.EQUAL]
+    if len(equal) < 2:
+        return lines
+    name = ", ".join(name for _, name in equal) if with_names else f"{len(equal)} fields"
+    return [(equal[0][0], name), *(line for line in lines if line not in equal)]
+
+
+def _row(field: FieldVerdict, name: str) -> list[Text]:
     equal = field.status is Status.EQUAL
     numbers = [_number(None if equal else value) for value in (field.max_abs, field.mean_abs, field.max_ulp)]
     place = [field.key or "", "" if field.token is None else str(field.token)]
-    return (name, status, *numbers, *place, field.left or "", field.right or "")
+    # Text, because rich would read the brackets of a value as its own markup.
+    cells = [Text(cell) for cell in (str(field.step), field.stage, name, field.status.value)]
+    cells[-1].stylize(_STYLES[field.status])
+    return [*cells, *(Text(cell) for cell in (*numbers, *place, field.left or "", field.right or ""))]
 
 
 def _number(value: float | None) -> str:

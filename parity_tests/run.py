@@ -22,19 +22,26 @@ TRAINERS: Mapping[str, type[Trainer]] = {"legacy": LegacyTrainer, "v1": V1Traine
 DEFAULT_STEPS = 2
 
 
-def run_parity(config: DictConfig, directory: Path, steps: int | None = None, export_weights: bool = True) -> Verdict:
+def run_parity(
+    config: DictConfig,
+    directory: Path,
+    steps: int | None = None,
+    export_weights: bool = True,
+    trainers: Mapping[str, type[Trainer]] = TRAINERS,
+) -> Verdict:
     """Capture ``steps`` training steps of each trainer below ``directory`` and compare the captures.
 
     steps: ``trainer.total_training_steps``, or 2 when that is null. export_weights: also write and compare the weights
-    after the last step, so that a difference of weights is measured and not only noticed.
+    after the last step, so that a difference of weights is measured and not only noticed. trainers: the class of the
+    ``legacy`` and of the ``v1`` side; both must be there.
     Raises CaptureError when ``directory`` holds an earlier capture.
     """
     steps = steps or config.trainer.total_training_steps or DEFAULT_STEPS
-    captures = [
-        capture_run(name, for_parity(config, name, steps, directory / name), directory / name, export_weights)
+    legacy, v1 = (
+        capture_run(trainers[name], for_parity(config, name, steps, directory / name), directory / name, export_weights)
         for name in TRAINERS
-    ]
-    return compare(*captures, by_position=False)
+    )
+    return compare(legacy, v1, by_position=False)
 
 
 def for_parity(config: DictConfig, name: str, steps: int, directory: Path) -> DictConfig:
@@ -55,9 +62,11 @@ def for_parity(config: DictConfig, name: str, steps: int, directory: Path) -> Di
     return changed  # type: ignore[return-value]
 
 
-def capture_run(name: str, config: DictConfig, directory: Path, export_weights: bool = True) -> Capture:
-    """Train with the trainer ``name``, its every stage captured in ``directory``."""
-    trainer = TRAINERS[name](config, hooks=[CaptureHook(directory)])
+def capture_run(
+    trainer_class: type[Trainer], config: DictConfig, directory: Path, export_weights: bool = True
+) -> Capture:
+    """Train with ``trainer_class``, its every stage captured in ``directory``."""
+    trainer = trainer_class(config, hooks=[CaptureHook(directory)])
     try:
         trainer.fit()
         if export_weights:

@@ -121,6 +121,7 @@ class Verdict:
     metadata: differences of config, versions, seeds and fingerprint, path -> (left, right); they decide nothing.
     same_fingerprint: whether both runs had the conditions under which equal inputs give equal bits in a model.
     joined_by_position: rows were matched by (prompt position, session, index) because the uids differ.
+    notes: what else the reader should know; they decide nothing.
     """
 
     labels: tuple[str, str]
@@ -129,6 +130,7 @@ class Verdict:
     metadata: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
     same_fingerprint: bool = True
     joined_by_position: bool = False
+    notes: tuple[str, ...] = ()
 
     @property
     def first(self) -> FieldVerdict | None:

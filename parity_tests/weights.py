@@ -29,6 +29,13 @@ def compare_weights(left: Capture, right: Capture, tolerance: Tolerance) -> Iter
             yield _compare_weight(step, name, _read(left.weights, name), _read(right.weights, name), tolerance)
 
 
+def read_weights(capture: Capture) -> Iterator[tuple[str, Tensor]]:
+    """Name and value of each exported weight, one in memory at a time; nothing when the run exported none."""
+    if capture.weights is not None:
+        for name in sorted(_names(capture.weights)):
+            yield name, _read(capture.weights, name)
+
+
 def _names(file: Path) -> set[str]:
     with opened(file) as tensors:
         return set(tensors.keys())
