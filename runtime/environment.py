@@ -12,7 +12,7 @@ WORKER_ENV = {
     "TQ_SIMPLE_STORAGE_SEND_RECV_TIMEOUT": "20",
     # It warns at every call on a machine with fewer than eight cores.
     "TQ_LOGGING_LEVEL": "ERROR",
-    # Warnings of libraries about themselves, printed by every process: tensordict's use of torch.fx, torchdata's of torch.
+    # Warnings that libraries print about themselves in every process: tensordict's of torch.fx, torchdata's of torch.
     "TORCH_LOGS": "-torch.fx",
     "PYTHONWARNINGS": "ignore:'set_vital' is deprecated:UserWarning",
     # Bars of single-second loads, one a process, drown what a run has to say.
