@@ -44,7 +44,8 @@ def test_unknown_tiny_items_are_refused(uri, cache):
     assert not cache.exists()
 
 
-def test_a_model_that_is_neither_a_folder_nor_on_the_hub_is_named(monkeypatch):
+def test_a_model_that_is_neither_a_folder_nor_on_the_hub_is_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(DataError, match=r"models/smollm2.*verlift data smollm2"):
         local_model("models/smollm2")

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.data import encode_chat, fit_prompt
@@ -39,6 +39,7 @@ def test_an_unknown_truncation_is_refused_even_when_nothing_is_cut():
         fit_prompt([1], 3, "centre", "x")
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 9)), st.integers(1, 12), st.sampled_from(["left", "right", "middle"]))
 def test_a_cut_prompt_is_as_long_as_it_may_be_and_a_short_one_is_kept(ids, limit, truncation):
     cut = fit_prompt(ids, limit, truncation, "x")

@@ -58,6 +58,7 @@ def test_tensors_are_stacked_and_objects_stay_one_a_row():
     assert batch["raw_prompt"][1] == chat
 
 
+@settings(deadline=None)
 @given(st.lists(st.lists(st.integers(), min_size=2, max_size=2), min_size=1, max_size=4), st.booleans())
 def test_lists_and_arrays_of_equal_length_do_not_become_a_matrix(values, as_arrays):
     values = [np.array(value, dtype=object) for value in values] if as_arrays else values

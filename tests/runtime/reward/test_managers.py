@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.errors import RewardError
@@ -72,6 +72,7 @@ def test_what_a_dict_holds_besides_the_score_is_kept():
     assert result.reward_extra_info == {"score": 0.5, "format": True, "pred": "7"}
 
 
+@settings(max_examples=50, deadline=None)
 @given(st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(10**9), 10**9) | st.booleans())
 def test_any_finite_number_is_the_score(value):
     for form in (value, np.asarray(value), torch.tensor([value], dtype=torch.float64)):
