@@ -78,12 +78,13 @@ from compat.protocol_ops import (
     unpad_dataproto,
 )
 from compat.serialization import deserialize_tensordict, serialize_tensordict
-from compat.tensordicts import get_tensordict, object_array, object_column, split_tensordict, stack_objects
+from compat.tensordicts import get_tensordict, object_column, split_tensordict, stack_objects
 from compat.union import (
     union_numpy_dict,
     union_tensor_dict,
     union_two_dict,
 )
+from runtime.arrays import object_array
 
 __all__ = [
     "DataProto",

@@ -16,6 +16,7 @@ from torch import Tensor
 from compat import jagged
 from compat.columns import columns_of, from_columns
 from compat.errors import ColumnTypeError, DataProtoError, LayoutError, MissingColumnError
+from runtime.arrays import object_array
 from shared_algos.segments import Segments
 
 
@@ -72,14 +73,6 @@ def split_tensordict(batch: TensorDict) -> tuple[dict[str, Tensor], dict[str, np
         else:
             tensors[key] = column
     return tensors, objects, shared
-
-
-def object_array(values: Sequence[Any]) -> np.ndarray:
-    """``[B]`` of dtype object, one value a row; numpy itself would make ``[B, L]`` of lists that are equally long."""
-    array = np.empty(len(values), dtype=object)
-    for row, value in enumerate(values):
-        array[row] = value
-    return array
 
 
 def stack_objects(values: Sequence[Any]) -> np.ndarray:

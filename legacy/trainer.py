@@ -13,7 +13,7 @@ from compat.rows import answer, keys_of, read_batch
 from legacy.agent_loop import AgentLoopManager, AgentLoopWorker
 from runtime.advantage import AdvantageStage
 from runtime.agent_loop import Submission
-from runtime.agent_loop.outputs import object_array
+from runtime.arrays import object_array
 from runtime.balance import balanced_order
 from runtime.config import uses_critic
 from runtime.errors import RewardError

@@ -21,7 +21,7 @@ from transfer_queue import BatchMeta, KVBatchMeta
 
 from compat.jagged import jagged, unjag
 from runtime import containers
-from runtime.agent_loop.outputs import object_array
+from runtime.arrays import object_array
 from runtime.errors import BatchSizeError, DataPlaneError
 from runtime.fields import LEVELS, Level
 from runtime.identity import TrajectoryKey

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from runtime.agent_loop.base import AgentLoopOutput
+from runtime.arrays import object_array
 from runtime.errors import RolloutError
 from runtime.identity import TrajectoryKey
 from runtime.trajectories import TrajectoryBatch
@@ -75,10 +76,3 @@ def _objects(outputs: Sequence[AgentLoopOutput], samples: Sequence[Mapping[str, 
     rows = [{**sample, **output.extra_fields} for sample, output in zip(samples, outputs, strict=True)]
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: object_array([row.get(name) for row in rows]) for name in names}
-
-
-def object_array(values: Sequence[Any]) -> np.ndarray:
-    """A one-dimensional object array ``[B]``; numpy on its own would make lists of equal length into a matrix."""
-    array = np.empty(len(values), dtype=object)
-    array[:] = list(values)
-    return array

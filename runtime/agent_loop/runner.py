@@ -81,7 +81,7 @@ class SessionRunner:
         if output.reward_score is not None:
             return output
         result = await self.reward_manager.run_single(
-            RewardItem(response_ids=output.response_ids, sample=submission.sample)
+            RewardItem(output.response_ids, submission.sample, output.num_turns, submission.where)
         )
         return replace(
             output,

@@ -27,11 +27,13 @@ class RewardItem:
 
     response_ids: its tokens, eos included. sample: the dataset row (``data_source``, ``reward_model.ground_truth``,
     ``extra_info``, ``row_number``). num_turns: user and assistant turns; the function sees it in ``extra_info``.
+    where: file and row of the sample, for messages; without it they name the ``row_number``.
     """
 
     response_ids: Sequence[int]
     sample: Mapping[str, Any]
     num_turns: int | None = None
+    where: str | None = None
 
 
 @dataclass(frozen=True)
@@ -120,6 +122,8 @@ class NaiveRewardManager(RewardManager):
         }
 
     def _row(self, item: RewardItem) -> str:
+        if item.where is not None:
+            return item.where
         number = item.sample.get("row_number")
         return "a row without row_number" if number is None else self.locate(int(number))
 

@@ -209,7 +209,7 @@ class HFGenerator:
     def _prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[BucketedCache, Tensor]:
         """The cache and the last token's logits ``[n, V]`` of n prompts of one width."""
         rows = filled(list(range(len(prompts))))
-        width = prompt_width(prompts[0])
+        width = bucketed(len(prompts[0]))
         input_ids = torch.zeros(len(rows), width, dtype=torch.int64)
         for place, row in enumerate(rows):
             input_ids[place, width - len(prompts[row]) :] = torch.tensor(prompts[row])
@@ -243,20 +243,14 @@ def filled(rows: list[int]) -> list[int]:
     return rows + rows[:1] * (MIN_ROWS - len(rows))
 
 
-def prompt_width(prompt: Sequence[int]) -> int:
-    """The padded width of a prompt, a function of its length alone.
-
-    There is at least one token of padding: transformers drops a mask that hides nothing, and attention without a mask
-    is another kernel with other bits.
-    """
-    return bucketed(len(prompt) + 1)
-
-
 def _prefill_groups(responses: Sequence[_Response]) -> Iterator[list[_Response]]:
-    """Cut into groups of one prompt width, at most ``PREFILL_TOKENS`` tokens each; order within a width is kept."""
+    """Cut into groups of one prompt width, at most ``PREFILL_TOKENS`` tokens each; order within a width is kept.
+
+    The width is a function of the prompt's length alone, not of the longest prompt beside it.
+    """
 
     def width_of(response: _Response) -> int:
-        return prompt_width(response.request.prompt_ids)
+        return bucketed(len(response.request.prompt_ids))
 
     for width, members in groupby(sorted(responses, key=width_of), key=width_of):
         group = list(members)

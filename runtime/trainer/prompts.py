@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import torch
 from omegaconf import DictConfig
 from transformers import AutoTokenizer
 
 from runtime.agent_loop import Submission
 from runtime.data import build_dataloader, build_dataset
+from runtime.data.files import ROW_NUMBER
 from runtime.errors import DataError
 from runtime.fs import local_model
 from runtime.identity import PromptIdentity
@@ -27,47 +27,66 @@ class PromptSource:
         tokenizer = AutoTokenizer.from_pretrained(
             local_model(model.tokenizer_path or model.path), trust_remote_code=model.trust_remote_code
         )
-        dataset = build_dataset(config.data.train_files, tokenizer, config.data)
+        dataset = build_dataset(
+            config.data.train_files, tokenizer, config.data, max_samples=config.data.train_max_samples
+        )
         self.loader = build_dataloader(dataset, config.data, self.seed)
         self._locate = dataset.locate
         self._tokenizer = tokenizer
         self._epoch = 0
-        self.total_steps = config.trainer.total_training_steps or len(self.loader) * config.trainer.total_epochs
+        prompts = len(self.loader) * (config.data.gen_batch_size or config.data.train_batch_size)
+        all_epochs = prompts * config.trainer.total_epochs // config.data.train_batch_size
+        self.total_steps = config.trainer.total_training_steps or all_epochs
         if self.total_steps < 1:
             raise DataError(f"{config.data.train_files} gives no training step; see data.train_batch_size")
 
     def batches(self) -> Iterator[list[Submission]]:
-        """One list of P submissions a training step, for as many epochs as the steps need."""
+        """One list of P submissions a training step, for as many epochs as the steps need.
+
+        What the loader yields, ``gen_batch_size`` prompts at a time, is put together; what an epoch leaves over opens
+        the first batch of the next one.
+        """
         step = 0
+        rows: list[dict[str, Any]] = []
         while True:
             for batch in self.loader:
+                rows += _samples(batch)
+                if len(rows) < self.config.data.train_batch_size:
+                    continue
                 step += 1
-                yield self._submissions(batch, "train", step, self._locate)
+                yield self._submissions(rows, "train", step, self._locate)
+                rows = []
                 if step == self.total_steps:
                     return
             self._epoch += 1
 
     def validation_batches(self, step: int) -> Iterator[list[Submission]]:
         """Every validation prompt once, in file order."""
-        if not self.config.data.val_files:
+        data = self.config.data
+        if not data.val_files:
             return
-        dataset = build_dataset(self.config.data.val_files, self._tokenizer, self.config.data)
-        for batch in build_dataloader(dataset, self.config.data, self.seed, validation=True):
-            yield self._submissions(batch, "val", step, dataset.locate)
+        dataset = build_dataset(data.val_files, self._tokenizer, data, max_samples=data.val_max_samples)
+        for batch in build_dataloader(dataset, data, self.seed, validation=True):
+            yield self._submissions(_samples(batch), "val", step, dataset.locate)
 
     def progress(self) -> dict[str, float]:
         """The epoch of the last batch, counted from 0."""
         return {"training/epoch": float(self._epoch)}
 
     def _submissions(
-        self, batch: Mapping[str, Any], partition: str, step: int, locate: Callable[[int], str]
+        self, samples: Sequence[Mapping[str, Any]], partition: str, step: int, locate: Callable[[int], str]
     ) -> list[Submission]:
-        columns = {name: list(values) for name, values in batch.items() if not isinstance(values, torch.Tensor)}
         seen: Counter[int] = Counter()
         submissions = []
-        for position, row in enumerate(columns["row_number"]):
-            identity = PromptIdentity(self.seed, partition, step, int(row), seen[int(row)])
-            seen[int(row)] += 1
-            sample = {name: values[position] for name, values in columns.items()}
-            submissions.append(Submission(identity, position, sample, locate(int(row))))
+        for position, sample in enumerate(samples):
+            row = int(sample[ROW_NUMBER])
+            identity = PromptIdentity(self.seed, partition, step, row, seen[row])
+            seen[row] += 1
+            submissions.append(Submission(identity, position, sample, locate(row)))
         return submissions
+
+
+def _samples(batch: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The rows of a collated batch. ``dummy_tensor`` is left out: it carries nothing, see ``RLHFDataset``."""
+    columns = {name: list(values) for name, values in batch.items() if name != "dummy_tensor"}
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
