@@ -1,5 +1,6 @@
 import asyncio
 import os
+from typing import Any
 
 import pytest
 import ray
@@ -77,7 +78,7 @@ def test_vllm_and_unknown_engines_are_refused():
 @pytest.mark.ray
 def test_as_an_actor_it_answers_as_in_process_and_its_errors_keep_their_type(cluster):  # noqa: ARG001
     expected = asyncio.run(step(RolloutServer(config())))
-    actor = ray.remote(RolloutServer).options(num_cpus=0.1, max_concurrency=100).remote(config())
+    actor: Any = ray.remote(RolloutServer).options(num_cpus=0.1, max_concurrency=100).remote(config())
     try:
         ray.get(actor.expect.remote(SESSIONS))
         answers = ray.get([actor.generate.remote(request(*session)) for session in reversed(SESSIONS)], timeout=60)
