@@ -126,7 +126,7 @@ def check_layout(batch, use_v1: bool) -> None:
     from compat.padding import pad_right
     from v1 import data_plane
 
-    assert set(vars(batch)) == {"keys", "tags", "partition_id", "fields", "extra_info"}
+    assert not any(isinstance(value, torch.Tensor) for value in (*vars(batch).values(), *batch.extra_info.values()))
     assert [tag["seq_len"] for tag in batch.tags] == [7, 9, 8, 8, 10, 12]
     shard = data_plane.resolve(batch)
     columns = data_plane.connect().get_data(shard.meta.select_fields(["responses", "advantages"]))

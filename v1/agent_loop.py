@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from omegaconf import DictConfig
@@ -24,9 +23,7 @@ class AgentLoopWorker:
 
     def __init__(self, config: DictConfig, server: Any) -> None:
         self.runner = SessionRunner(config, server)
-        # In a thread of its own: connecting waits on Ray, which an actor's event loop must not.
-        with ThreadPoolExecutor(1) as thread:
-            thread.submit(data_plane.connect).result()
+        data_plane.connect()
 
     async def generate_sequences(
         self, submissions: list[Submission], n: int, params: SamplingParams, partition_id: str, global_steps: int
