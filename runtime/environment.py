@@ -7,6 +7,8 @@ import os
 WORKER_ENV = {
     # Fixes MKL's kernel choice, so that a row of a matmul does not depend on how many rows there are.
     "MKL_CBWR": "AVX2",
+    # Idle OpenMP threads sleep: spinning ones made decoding beside other processes up to a hundred times slower.
+    "OMP_WAIT_POLICY": "PASSIVE",
     "TOKENIZERS_PARALLELISM": "false",
     # TransferQueue's own default of 200 s turns a dead storage unit into a wait of ten minutes.
     "TQ_SIMPLE_STORAGE_SEND_RECV_TIMEOUT": "20",
