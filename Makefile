@@ -28,7 +28,8 @@ models/smollm2: | setup
 	$(BIN)/verlift data smollm2 --out $@
 
 data/chain_sum/train.parquet: | setup
-	$(BIN)/verlift data reasoning-gym --task chain_sum --rows 64 --seed 1 --out $@
+	$(BIN)/verlift data reasoning-gym --task chain_sum --rows 64 --seed 1 --out $@ \
+		--set min_terms=2 --set max_terms=2 --set min_digits=1 --set max_digits=1
 
 test: setup oracle lint types  ## lint, types, import rules and every test
 	$(BIN)/python -m pytest

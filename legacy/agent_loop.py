@@ -22,8 +22,11 @@ class AgentLoopWorker:
     """An asyncio Ray actor that plays one session a row (verl's legacy ``AgentLoopWorker``)."""
 
     def __init__(self, config: DictConfig, server: Any) -> None:
-        self.config = config
-        self.runner = SessionRunner(config, server)
+        self.config, self.server = config, server
+
+    async def start(self) -> None:
+        """Load what sessions need. Not in the constructor: there Ray would hide the type of an error."""
+        self.runner = SessionRunner(self.config, self.server)
 
     async def generate_sequences(
         self, submissions: Sequence[Submission], session_ids: Sequence[int], validate: bool

@@ -22,7 +22,11 @@ class AgentLoopWorker:
     """An asyncio Ray actor that expands a prompt into n sessions (verl's ``AgentLoopWorkerTQ``)."""
 
     def __init__(self, config: DictConfig, server: Any) -> None:
-        self.runner = SessionRunner(config, server)
+        self.config, self.server = config, server
+
+    async def start(self) -> None:
+        """Load what sessions need. Not in the constructor: there Ray would hide the type of an error."""
+        self.runner = SessionRunner(self.config, self.server)
         data_plane.connect()
 
     async def generate_sequences(

@@ -22,6 +22,9 @@ class DataWorker:
         self.config = config
         self.hooks = tuple(hooks)
         self.advantage_stage = AdvantageStage.from_config(config)
+
+    def start(self) -> None:
+        """Attach to TransferQueue."""
         data_plane.connect()
 
     def check_rewards(self, batch: KVBatchMeta) -> None:

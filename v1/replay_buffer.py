@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from runtime import errors
@@ -22,9 +22,10 @@ class ReplayBuffer:
         self.partition_id = partition_id
         self.timeout_s = timeout_s
 
-    def sample(self, uids: Sequence[str]) -> KVBatchMeta:
+    def sample(self, uids: Sequence[str], check_producers: Callable[[], None] = lambda: None) -> KVBatchMeta:
         """Wait until every prompt of ``uids`` has settled; keys in canonical order (place in ``uids``, session, index).
 
+        check_producers: called while waiting; raises when what fills the buffer has died.
         Raises the typed error of a session that failed, and ``RolloutError`` with the uids that have not settled
         after ``timeout_s``.
         """
@@ -42,6 +43,7 @@ class ReplayBuffer:
                     f"{len(waiting)} of {len(uids)} prompts have not finished after {self.timeout_s:g} s, first uid "
                     f"{waiting[0]}; look at its agent loop, or raise runtime.rollout_timeout_s"
                 )
+            check_producers()
             time.sleep(_POLL_SECONDS)
 
     def clear(self, batch: KVBatchMeta) -> None:

@@ -18,7 +18,7 @@ from runtime.metrics import READS
 from runtime.trainer.base import Series, Trainer
 from runtime.trainer.stages import written_fields
 from runtime.trainer.workers import Workers
-from runtime.workers.group import get
+from runtime.workers.group import check_finished, get
 from v1 import data_plane
 from v1.agent_loop import AgentLoopWorker
 from v1.data_plane import KVBatchMeta
@@ -125,7 +125,7 @@ class V1Trainer(Trainer):
             )
             for agent, rows in self.workers.shares(len(prompts))
         ]
-        batch = buffer.sample([submission.uid for submission in prompts])
+        batch = buffer.sample([prompt.uid for prompt in prompts], lambda: check_finished(calls, "agent loop"))
         get(calls, "agent loop")
         return batch
 

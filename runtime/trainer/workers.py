@@ -32,7 +32,7 @@ class Workers:
         agent_loop_class: type,
         helpers: Sequence[tuple[type, tuple[Any, ...]]] = (),
     ) -> None:
-        """helpers: further actor classes of a trainer, each with its arguments."""
+        """agent_loop_class, helpers: a trainer's own actor classes, with a method ``start``; helpers with arguments."""
         self.config = config
         self.world_size = num_ranks(config)
         ranks = self.world_size * (2 if with_critic else 1)
@@ -70,8 +70,10 @@ class Workers:
             if with_critic
             else None
         )
+        started = [actor.start.remote() for actor in (*self.agents, *self.helpers)]
         for role in self._present(("actor", "critic")):
             self.group(role).setup()
+        get(started, "agent loop")
 
     def group(self, role: str) -> WorkerGroup:
         """The ranks of ``actor`` or ``critic``; ``ConfigError`` when there is no critic."""

@@ -83,6 +83,12 @@ def get(refs: Any, what: str) -> Any:
         raise ResourceError(f"an actor of {what} died: {error}") from error
 
 
+def check_finished(refs: Sequence[Any], what: str) -> None:
+    """Raise the error of any call among ``refs`` that has ended in one; return at once otherwise."""
+    finished, _ = ray.wait(list(refs), num_returns=len(refs), timeout=0)
+    get(finished, what)
+
+
 def rank_order(num_rows: int, mini_batch_rows: int, world_size: int) -> Tensor:
     """Rows in the order in which contiguous shards give each rank its share of every mini-batch, int64 ``[B]``.
 
