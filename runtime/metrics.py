@@ -9,14 +9,21 @@ from torch import Tensor
 
 from runtime.trajectories import TrajectoryBatch
 
-READS: tuple[str, ...] = ("response_mask", "token_level_scores", "token_level_rewards", "advantages", "returns")
+READS: tuple[str, ...] = (
+    "response_mask",
+    "entropy",
+    "token_level_scores",
+    "token_level_rewards",
+    "advantages",
+    "returns",
+)
 """The fields that ``batch_metrics`` needs; ``values`` joins them when a critic runs."""
 
 
 def batch_metrics(batch: TrajectoryBatch, max_response_length: int) -> dict[str, float]:
     """The figures that verl's ``compute_data_metrics`` logs, under its names, summed in float64.
 
-    Scores and rewards are per row, advantages, returns and values per mask-1 token, lengths in tokens.
+    Scores and rewards are per row, entropy (nats), advantages, returns and values per mask-1 token, lengths in tokens.
     """
     kept = batch["response_mask"].bool()
     lengths = batch.responses.lengths.double()
@@ -28,11 +35,16 @@ def batch_metrics(batch: TrajectoryBatch, max_response_length: int) -> dict[str,
         **_spread("response_length", lengths),
         **_spread("prompt_length", batch.prompts.lengths.double()),
         "response_length/clip_ratio": float((lengths >= max_response_length).double().mean()),
+        "actor/entropy": _mean(batch["entropy"][kept]),
         "perf/total_num_tokens": float(batch.sequences.num_tokens),
     }
     if "values" in batch:
         metrics |= _spread("critic/values", batch["values"][kept]) | _explained_variance(batch, kept)
     return metrics
+
+
+def _mean(values: Tensor) -> float:
+    return float(values.double().mean()) if values.numel() else 0.0
 
 
 def _spread(name: str, values: Tensor) -> dict[str, float]:

@@ -39,6 +39,7 @@ class Trainer(ABC):
     def __init__(self, config: DictConfig, hooks: Sequence[StageHook] = ()) -> None:
         self.hooks = tuple(hooks)
         self.global_steps = 0
+        self._positions: dict[str, int] = {}
         self.prompts = PromptSource(config)
         self.total_steps = self.prompts.total_steps
         self.config = config = with_schedule_length(config, self.total_steps)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from omegaconf import DictConfig
@@ -62,12 +63,17 @@ class PromptSource:
 
     def validation_batches(self, step: int) -> Iterator[list[Submission]]:
         """Every validation prompt once, in file order."""
-        data = self.config.data
-        if not data.val_files:
+        if not self.config.data.val_files:
             return
-        dataset = build_dataset(data.val_files, self._tokenizer, data, max_samples=data.val_max_samples)
-        for batch in build_dataloader(dataset, data, self.seed, validation=True):
+        dataset, loader = self._validation
+        for batch in loader:
             yield self._submissions(_samples(batch), "val", step, dataset.locate)
+
+    @cached_property
+    def _validation(self) -> tuple[Any, Iterable[Any]]:
+        data = self.config.data
+        dataset = build_dataset(data.val_files, self._tokenizer, data, max_samples=data.val_max_samples)
+        return dataset, build_dataloader(dataset, data, self.seed, validation=True)
 
     def progress(self) -> dict[str, float]:
         """The epoch of the last batch, counted from 0."""
