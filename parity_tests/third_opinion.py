@@ -92,6 +92,9 @@ def _compare(
     stage: str, name: str, kind: Kind, ours: Tensor, theirs: Tensor, tolerance: float
 ) -> tuple[FieldVerdict, int]:
     """The verdict on ``[N]`` values, and the place it tells of: the first beyond ``tolerance``, else the furthest."""
+    if ours.shape != theirs.shape:
+        sides = [f"{len(side)} values" for side in (ours, theirs)]
+        return FieldVerdict(STEP, stage, name, kind, Status.DIVERGED).at(left=sides[0], right=sides[1]), 0
     gaps = (ours.double() - theirs.double()).abs().nan_to_num(nan=math.inf)
     beyond = (gaps > tolerance).nonzero()
     place = int(beyond[0] if len(beyond) else gaps.argmax())

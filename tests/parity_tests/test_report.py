@@ -18,9 +18,9 @@ from shared_algos.segments import Segments
 from verlift.parity import app
 
 
-def printed(verdict, width=200):
+def printed(verdict, width=200, verbose=False):
     stream = io.StringIO()
-    print_report(verdict, Console(file=stream, width=width))
+    print_report(verdict, Console(file=stream, width=width), verbose)
     return stream.getvalue()
 
 
@@ -41,6 +41,36 @@ def test_the_table_tells_each_field_and_the_last_line_the_first_divergence(pair,
     assert str(records[1, "advantage"].batch.keys[0]) in row
     assert "3 weights" in text
     assert text.splitlines()[-1] == verdict.line
+
+
+def lines_of(text, stage):
+    return [line for line in text.splitlines() if f"│ {stage} " in line]
+
+
+def test_equal_fields_of_a_stage_share_a_line_that_names_them(save, records, synthetic):
+    verdict = compare(save("legacy", records), save("v1", synthetic()))
+    first, second = lines_of(printed(verdict), "advantage")
+    assert all(name in first for name in ("keys and lengths", "token_level_rewards", "advantages", "returns", "equal"))
+    assert "│ 2 " in second
+    header = printed(verdict).splitlines()[1]
+    assert "max diff" not in header
+    assert "first key" not in header
+
+
+def test_equal_fields_are_counted_where_one_differs(pair):
+    """Step 1 has a line of its own for the field that differs and one for the other four; step 2 one for all five."""
+    verdict = compare(*pair)
+    lines = lines_of(printed(verdict), "advantage")
+    assert ["diverged" in line for line in lines] == [False, True, False]
+    assert "4 fields" in lines[0]
+    assert "5 fields" in lines[2]
+
+
+def test_verbose_gives_every_field_a_line(pair):
+    verdict = compare(*pair)
+    lines = lines_of(printed(verdict, verbose=True), "advantage")
+    names = ["keys and lengths", "token_level_rewards", "advantages", "returns", "kl"] * 2
+    assert [next(name for name in sorted(names, key=len, reverse=True) if name in line) for line in lines] == names
 
 
 def test_the_last_line_is_never_wrapped(pair):
