@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from parity_tests.capture import Capture, CaptureHook, machine_fingerprint, package_versions, write_manifest
+from runtime.digests import tensor_digest
 from runtime.identity import PromptIdentity, TrajectoryKey
-from runtime.trainer.hooks import INITIAL_STAGE, StageRecord, tensor_digest
+from runtime.trainer.hooks import INITIAL_STAGE, StageRecord
 from runtime.trajectories import TrajectoryBatch
 from shared_algos.segments import Segments
 

@@ -75,13 +75,14 @@ FAULTS = {
 }
 
 
-@pytest.fixture(scope="module", params=["grpo", "gae"])
+@pytest.fixture(scope="module", params=[("grpo", 1), ("gae", 2)], ids=["grpo, 1 rank", "gae, 2 ranks"])
 def run(request, cluster, tmp_path_factory) -> tuple[str, Path]:  # noqa: ARG001
     """The estimator, and one step of both trainers with it."""
-    directory = tmp_path_factory.mktemp(request.param) / "run"
-    config = load_config("tiny", [*OVERRIDES, f"algorithm.adv_estimator={request.param}"]).config
-    assert run_parity(config, directory, steps=1).line == "PARITY PASS"
-    return request.param, directory
+    estimator, ranks = request.param
+    directory = tmp_path_factory.mktemp(estimator) / "run"
+    overrides = [*OVERRIDES, f"algorithm.adv_estimator={estimator}", f"trainer.n_gpus_per_node={ranks}"]
+    assert run_parity(load_config("tiny", overrides).config, directory, steps=1).line == "PARITY PASS"
+    return estimator, directory
 
 
 @pytest.mark.parametrize("side", ["legacy", "v1"])
