@@ -22,6 +22,7 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $@
 
 demo: setup models/smollm2 data/chain_sum/train.parquet  ## run both trainers on SmolLM2-135M and compare them
+	rm -rf $(DEMO_OUT)
 	$(BIN)/verlift parity run --config-name smollm2 --out $(DEMO_OUT)
 
 models/smollm2: | setup
@@ -48,5 +49,5 @@ oracle: setup  ## verl 0.9.1 beside the project, for tests that compare with it
 evidence: setup oracle  ## what is too long for CI; prints its counts
 	$(BIN)/python -m pytest -m 'slow' --override-ini addopts='-ra --import-mode=importlib'
 
-clean:  ## remove what tests and builds leave, but not .venv, models or data
-	rm -rf build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache runs
+clean:  ## remove what tests and builds leave, but not .venv, models, data or runs
+	rm -rf build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache .tox

@@ -12,6 +12,7 @@ import numpy as np
 from tensordict import TensorDict
 from torch import Tensor
 
+from compat.errors import MissingColumnError
 from compat.padding import (
     pack_left_padded,
     pack_right_padded,
@@ -70,7 +71,7 @@ def keys_of(data: DataProto) -> list[TrajectoryKey]:
 
 def _tensors(data: DataProto) -> TensorDict:
     if data.batch is None:
-        raise KeyError("the DataProto has no tensor columns; a batch of trajectories has prompts and responses")
+        raise MissingColumnError("the DataProto has no tensor columns; trajectories have prompts and responses")
     return data.batch
 
 
@@ -81,11 +82,11 @@ def _select_rows(data: DataProto, rows: Tensor) -> DataProto:
 
 @containers.read_batch.register
 def read_batch(data: DataProto, fields: Sequence[str]) -> TrajectoryBatch:
-    """Pack the columns ``fields`` of a padded batch; ``KeyError`` names a column that is not there."""
+    """Pack the columns ``fields`` of a padded batch; ``MissingColumnError`` names a column that is not there."""
     tensors = _tensors(data)
     columns_there = set(tensors.keys()) | set(data.non_tensor_batch)
     if missing := [name for name in fields if name not in columns_there]:
-        raise KeyError(f"the DataProto has no {missing}; it has {sorted(columns_there)}")
+        raise MissingColumnError(f"the DataProto has no {missing}; it has {sorted(columns_there)}")
     width = tensors["prompts"].shape[1]
     mask = tensors["attention_mask"]
     prompts = Segments.from_lengths(mask[:, :width].sum(1))

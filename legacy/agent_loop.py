@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 from compat.protocol import DataProto
 from compat.rows import to_dataproto
 from runtime.agent_loop import AgentLoopOutput, SessionRunner, Submission, as_trajectories
-from runtime.agent_loop.runner import sampling_params
+from runtime.agent_loop.runner import sampling_params, unfinished
 from runtime.errors import RolloutError
 from runtime.identity import TrajectoryKey
 from runtime.trainer.workers import Workers
@@ -33,20 +33,24 @@ class AgentLoopWorker:
     ) -> DataProto:
         """One trajectory a submission, in the order given, padded to ``data.max_{prompt,response}_length``."""
         params = sampling_params(self.config, validate)
-        played = await asyncio.gather(
-            *(
-                self.runner.run_prompt(submission, range(session_id, session_id + 1), params)
-                for submission, session_id in zip(submissions, session_ids, strict=True)
-            ),
-            return_exceptions=True,
-        )
-        outputs = [_only_output(submission, outcome) for submission, outcome in zip(submissions, played, strict=True)]
+        sessions = [
+            asyncio.create_task(self.runner.run_session(submission, session_id, params))
+            for submission, session_id in zip(submissions, session_ids, strict=True)
+        ]
+        _, late = await asyncio.wait(sessions, timeout=self.config.runtime.rollout_timeout_s)
+        if late:
+            uids = [s.uid for s, session in zip(submissions, sessions, strict=True) if session in late]
+            raise unfinished(uids, len({submission.uid for submission in submissions}), self.config)
+        outputs = [
+            _only_output(submission, session.result())
+            for submission, session in zip(submissions, sessions, strict=True)
+        ]
         keys = [TrajectoryKey(s.uid, session_id, 0) for s, session_id in zip(submissions, session_ids, strict=True)]
         data = self.config.data
         tokenizer = self.runner.tokenizer
         pad_token_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
         return to_dataproto(
-            as_trajectories(keys, outputs, [{}] * len(keys)),
+            as_trajectories(keys, outputs, [{}] * len(keys), self.runner.limits),
             data.max_prompt_length,
             data.max_response_length,
             pad_token_id,
@@ -76,10 +80,8 @@ class AgentLoopManager:
         return DataProto.concat(get(calls, "agent loop"))
 
 
-def _only_output(submission: Submission, outcome: Any) -> AgentLoopOutput:
-    if isinstance(outcome, BaseException):
-        raise outcome
-    ((*others, output),) = outcome
+def _only_output(submission: Submission, outputs: Sequence[AgentLoopOutput]) -> AgentLoopOutput:
+    *others, output = outputs
     if others:
         raise RolloutError(
             f"a session of uid {submission.uid} returned {len(others) + 1} outputs; the legacy trainer holds one row a "

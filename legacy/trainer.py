@@ -65,6 +65,8 @@ class LegacyTrainer(Trainer):
         trajectories = read_batch(batch, self.advantage_stage.reads)
         columns, scalars = self.advantage_stage(trajectories, self.kl_controller.value)
         self.update_kl(scalars, len(batch))
+        # The one column that this stage may edit; a union would refuse the change.
+        batch.pop(batch_keys=["response_mask"])
         return batch.union(answer(batch, trajectories, columns)), {name: [value] for name, value in scalars.items()}
 
     def update_critic(self, batch: DataProto) -> tuple[DataProto, Series]:

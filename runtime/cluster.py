@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,28 +38,22 @@ def start_ray(config: DictConfig) -> None:
 
 @dataclass(frozen=True)
 class Placement:
-    """One reserved slot an actor; ``options(i)`` are the Ray options that put an actor into slot ``i``."""
+    """Reserved bundles of resources, each on one node."""
 
     group: PlacementGroup
-    bundles: tuple[dict[str, float], ...]
 
-    def options(self, slot: int) -> dict[str, Any]:
-        bundle = self.bundles[slot]
-        return {
-            "num_cpus": bundle["CPU"],
-            "num_gpus": bundle.get("GPU", 0),
-            "scheduling_strategy": PlacementGroupSchedulingStrategy(
-                placement_group=self.group, placement_group_bundle_index=slot
-            ),
-        }
+    def options(self, bundle: int, cpus: float, gpus: float = 0) -> dict[str, Any]:
+        """The Ray options that put an actor into ``bundle`` with a part of its resources."""
+        strategy = PlacementGroupSchedulingStrategy(placement_group=self.group, placement_group_bundle_index=bundle)
+        return {"num_cpus": cpus, "num_gpus": gpus, "scheduling_strategy": strategy}
 
     def release(self) -> None:
-        """Give the slots back; actors in them end."""
+        """Give the bundles back; actors in them end."""
         remove_placement_group(self.group)
 
 
 def reserve(bundles: list[dict[str, float]], timeout_s: float) -> Placement:
-    """Reserve ``bundles`` (resources of one actor each); ``ResourceError`` within ``timeout_s`` names what is short."""
+    """Reserve ``bundles`` of resources; ``ResourceError`` within ``timeout_s`` names what is short."""
     group = placement_group(bundles, strategy="PACK")
     if not group.wait(timeout_seconds=timeout_s):
         remove_placement_group(group)
@@ -74,6 +69,19 @@ def reserve(bundles: list[dict[str, float]], timeout_s: float) -> Placement:
         } or wanted
         raise ResourceError(
             f"Ray could not place the actors within {timeout_s:g} s: {short}. Free the resources, lower "
-            "trainer.n_gpus_per_node or trainer.nnodes, or start Ray with more."
+            "trainer.n_gpus_per_node or trainer.nnodes, or give Ray more (runtime.num_cpus for a local one)."
         )
-    return Placement(group, tuple(bundles))
+    return Placement(group)
+
+
+def await_cpus(count: float, timeout_s: float, what: str) -> None:
+    """Wait until ``count`` logical CPUs are free; ``ResourceError`` naming ``what`` after ``timeout_s``."""
+    deadline = time.monotonic() + timeout_s
+    while (free := ray.available_resources().get("CPU", 0)) < count:
+        total = ray.cluster_resources().get("CPU", 0)
+        if total < count or time.monotonic() > deadline:
+            raise ResourceError(
+                f"{what} needs {count:g} logical CPUs, and {free:g} of Ray's {total:g} are free; raise "
+                "runtime.num_cpus (logical CPUs may exceed cores), or free some"
+            )
+        time.sleep(0.2)

@@ -39,6 +39,13 @@ LEVELS: dict[str, Level] = {
 }
 """Every tensor field of a trajectory and its level. A field that is not here is a dataset object, one a row."""
 
+CARRIERS = frozenset({"submission", "session_id"})
+"""Objects that a batch brings along for itself: what they say is in its trajectory keys and its other objects."""
+
+
+ALIASES: dict[str, str] = {"loss_mask": "response_mask", "entropys": "entropy"}
+"""Other names of a field, as old code spells them. They resolve to the one column, so they cannot disagree with it."""
+
 
 @dataclass(frozen=True)
 class Stage:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from runtime.fields import LEVELS, Level
+from runtime.fields import ALIASES, LEVELS, Level
 from runtime.identity import TrajectoryKey
 from shared_algos.segments import Segments
 
@@ -48,14 +48,14 @@ class TrajectoryBatch:
         return len(self.keys)
 
     def __getitem__(self, name: str) -> Tensor:
-        """The packed column ``name``; ``KeyError`` lists the columns there are."""
+        """The packed column ``name``, or the one it is an alias of; ``KeyError`` lists the columns there are."""
         try:
-            return self.columns[name]
+            return self.columns[ALIASES.get(name, name)]
         except KeyError:
             raise KeyError(f"no column {name!r}; this batch has {sorted(self.columns)}") from None
 
     def __contains__(self, name: str) -> bool:
-        return name in self.columns
+        return ALIASES.get(name, name) in self.columns
 
     @cached_property
     def sequences(self) -> Segments:

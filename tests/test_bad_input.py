@@ -83,9 +83,7 @@ def test_fewer_rows_than_a_batch_are_named_with_both_numbers(tmp_path, use_v1):
 
 @BOTH
 def test_a_batch_that_does_not_divide_is_named_with_both_keys(tmp_path, use_v1):
-    with pytest.raises(
-        BatchSizeError, match=r"train_batch_size.*ppo_mini_batch_size"
-    ):
+    with pytest.raises(BatchSizeError, match=r"train_batch_size.*ppo_mini_batch_size"):
         train(use_v1, tmp_path, "data.train_batch_size=3")
 
 

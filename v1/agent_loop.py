@@ -43,14 +43,18 @@ class AgentLoopWorker:
         tag = {"status": FINISHED, "global_steps": global_steps}
         try:
             sessions = await self.runner.run_prompt(submission, range(n), params)
-            await asyncio.to_thread(put_sessions, submission, sessions, partition_id, global_steps)
+            await asyncio.to_thread(put_sessions, submission, sessions, self.runner.limits, partition_id, global_steps)
         except Exception as error:
             tag |= {"status": FAILURE, "error": _describe(error), "error_type": _error_type(error)}
         await asyncio.to_thread(data_plane.put_tag, submission.uid, partition_id, tag)
 
 
 def put_sessions(
-    submission: Submission, sessions: list[list[AgentLoopOutput]], partition_id: str, global_steps: int
+    submission: Submission,
+    sessions: list[list[AgentLoopOutput]],
+    limits: tuple[int, int],
+    partition_id: str,
+    global_steps: int,
 ) -> None:
     """Write the outputs of all sessions of one prompt in one call."""
     placed = [
@@ -59,7 +63,8 @@ def put_sessions(
         for index, output in enumerate(outputs)
     ]
     sample = {**submission.sample, "uid": submission.uid}
-    batch = as_trajectories([key for key, _ in placed], [output for _, output in placed], [sample] * len(placed))
+    keys, outputs = zip(*placed, strict=True)
+    batch = as_trajectories(keys, outputs, [sample] * len(placed), limits)
     tags = [
         {
             "prompt_len": len(output.prompt_ids),

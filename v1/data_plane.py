@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import ray
 import torch
 import transfer_queue as tq
 from omegaconf import DictConfig, OmegaConf
@@ -22,6 +23,7 @@ from transfer_queue import BatchMeta, KVBatchMeta
 from compat.jagged import jagged, unjag
 from runtime import containers
 from runtime.arrays import object_array
+from runtime.cluster import await_cpus
 from runtime.errors import BatchSizeError, DataPlaneError
 from runtime.fields import LEVELS, Level
 from runtime.identity import TrajectoryKey
@@ -45,9 +47,24 @@ __all__ = [
 
 
 def start(config: DictConfig) -> None:
-    """Start TransferQueue in this Ray session, or attach to the one that is there."""
+    """Start TransferQueue in this Ray session, or attach to the one that is there.
+
+    Raises ``ResourceError`` when Ray does not have the CPUs within ``runtime.schedule_timeout_s``: TransferQueue itself
+    would wait for ever.
+    """
     backend = OmegaConf.to_container(config.transfer_queue.backend, resolve=True)
+    if not _is_running():
+        units = config.transfer_queue.backend.SimpleStorage.num_data_storage_units
+        await_cpus(1 + units, config.runtime.schedule_timeout_s, f"TransferQueue with {units} storage units")
     tq.init(OmegaConf.create({"backend": backend}))
+
+
+def _is_running() -> bool:
+    try:
+        ray.get_actor("TransferQueueController", namespace="transfer_queue")
+    except ValueError:
+        return False
+    return True
 
 
 def stop() -> None:

@@ -6,7 +6,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from omegaconf import DictConfig
+
 from runtime import errors
+from runtime.agent_loop.runner import unfinished
 from runtime.identity import TrajectoryKey
 from v1 import data_plane
 from v1.agent_loop import FAILURE
@@ -18,18 +21,18 @@ _POLL_SECONDS = 0.02
 class ReplayBuffer:
     """Collects the prompt groups of a partition (verl's ``ReplayBuffer``, mode ``sync``)."""
 
-    def __init__(self, partition_id: str, timeout_s: float) -> None:
+    def __init__(self, partition_id: str, config: DictConfig) -> None:
         self.partition_id = partition_id
-        self.timeout_s = timeout_s
+        self.config = config
 
     def sample(self, uids: Sequence[str], check_producers: Callable[[], None] = lambda: None) -> KVBatchMeta:
         """Wait until every prompt of ``uids`` has settled; keys in canonical order (place in ``uids``, session, index).
 
         check_producers: called while waiting; raises when what fills the buffer has died.
         Raises the typed error of a session that failed, and ``RolloutError`` with the uids that have not settled
-        after ``timeout_s``.
+        after ``runtime.rollout_timeout_s``.
         """
-        deadline = time.monotonic() + self.timeout_s
+        deadline = time.monotonic() + self.config.runtime.rollout_timeout_s
         while True:
             tags = data_plane.list_tags(self.partition_id)
             for uid in uids:
@@ -39,10 +42,7 @@ class ReplayBuffer:
             if not waiting:
                 return self._materialize(uids, tags)
             if time.monotonic() > deadline:
-                raise errors.RolloutError(
-                    f"{len(waiting)} of {len(uids)} prompts have not finished after {self.timeout_s:g} s, first uid "
-                    f"{waiting[0]}; look at its agent loop, or raise runtime.rollout_timeout_s"
-                )
+                raise unfinished(waiting, len(uids), self.config)
             check_producers()
             time.sleep(_POLL_SECONDS)
 

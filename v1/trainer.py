@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
-from itertools import count
 from typing import Any, ClassVar
 
 import torch
@@ -25,8 +25,6 @@ from v1.data_plane import KVBatchMeta
 from v1.data_worker import DataWorker
 from v1.replay_buffer import ReplayBuffer
 
-_RUN_NUMBERS = count()
-
 
 class V1Trainer(Trainer):
     """verl's ``PPOTrainer`` in mode ``sync``."""
@@ -35,8 +33,8 @@ class V1Trainer(Trainer):
 
     def _start_workers(self) -> Workers:
         data_plane.start(self.config)
-        # Runs that share a TransferQueue, such as those of one test session, keep to partitions of their own.
-        self.run_name = f"run{next(_RUN_NUMBERS)}"
+        # Runs that share a TransferQueue (one test session, one Ray cluster) keep to partitions of their own.
+        self.run_name = f"run-{uuid.uuid4().hex[:8]}"
         self.replay_buffer = self._replay_buffer("train")
         workers = Workers(
             self.config,
@@ -114,7 +112,7 @@ class V1Trainer(Trainer):
         self.replay_buffer.clear(batch)
 
     def _replay_buffer(self, partition: str) -> ReplayBuffer:
-        return ReplayBuffer(f"{self.run_name}-{partition}", self.config.runtime.rollout_timeout_s)
+        return ReplayBuffer(f"{self.run_name}-{partition}", self.config)
 
     def _play(self, prompts: list[Submission], n: int, buffer: ReplayBuffer, validate: bool) -> KVBatchMeta:
         self.workers.expect([(prompt.position, session_id) for prompt in prompts for session_id in range(n)])

@@ -21,14 +21,16 @@ def as_trajectories(
     keys: Sequence[TrajectoryKey],
     outputs: Sequence[AgentLoopOutput],
     samples: Sequence[Mapping[str, Any]],
+    limits: tuple[int, int],
 ) -> TrajectoryBatch:
     """Pack B outputs with the dataset rows they came from.
 
+    limits: ``data.max_prompt_length`` and ``data.max_response_length``; ``RolloutError`` names an output beyond them.
     Writes the fields of stage ``rollout``: token columns, ``rollout_log_probs`` when every output has them, and
     ``rm_scores`` (the outcome on the last response token, 0 elsewhere) when every output was scored.
     """
     for key, output in zip(keys, outputs, strict=True):
-        _check(key, output)
+        _check(key, output, limits)
     prompts = Segments.from_lengths([len(output.prompt_ids) for output in outputs])
     responses = Segments.from_lengths([len(output.response_ids) for output in outputs])
     sequences = [output.prompt_ids + output.response_ids for output in outputs]
@@ -54,12 +56,19 @@ def outcome_scores(scores: Sequence[float], responses: Segments) -> Tensor:
     return column
 
 
-def _check(key: TrajectoryKey, output: AgentLoopOutput) -> None:
+def _check(key: TrajectoryKey, output: AgentLoopOutput, limits: tuple[int, int]) -> None:
     if not output.prompt_ids or not output.response_ids:
         raise RolloutError(
             f"trajectory {key} has {len(output.prompt_ids)} prompt and {len(output.response_ids)} response tokens; "
             "an agent loop must return at least one of each"
         )
+    sides = (("prompt", output.prompt_ids, limits[0]), ("response", output.response_ids, limits[1]))
+    for side, tokens, limit in sides:
+        if len(tokens) > limit:
+            raise RolloutError(
+                f"trajectory {key} has {len(tokens)} {side} tokens, data.max_{side}_length is {limit}; raise it, or "
+                "let the agent loop cut"
+            )
     for name in ("response_mask", "response_logprobs"):
         values = getattr(output, name)
         if values is not None and len(values) != len(output.response_ids):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -44,6 +44,7 @@ class SessionRunner:
         self.tokenizer = AutoTokenizer.from_pretrained(
             local_model(model.tokenizer_path or model.path), trust_remote_code=model.trust_remote_code
         )
+        self.limits = (config.data.max_prompt_length, config.data.max_response_length)
         self.reward_manager = build_reward_manager(config, self.tokenizer)
 
     async def run_prompt(
@@ -67,15 +68,17 @@ class SessionRunner:
         """Play one session and score its last output."""
         session = Session(submission.identity, submission.position, session_id, submission.where)
         name = submission.sample.get("agent_name") or self.config.actor_rollout_ref.rollout.agent.default_agent_loop
-        loop = AGENT_LOOPS.get(name)(GenerationClient(self.server, session, params), self.tokenizer, self.config)
+        # Whatever happens, the server hears that the session has ended: others may wait for its next request.
         try:
+            loop = AGENT_LOOPS.get(name)(GenerationClient(self.server, session, params), self.tokenizer, self.config)
             outputs = await loop.run(submission.sample)
         finally:
             await self.server.finish.remote((session.position, session.session_id))
         outputs = outputs if isinstance(outputs, list) else [outputs]
         if not outputs:
             raise RolloutError(f"agent loop {name!r} returned no output for uid {submission.uid} session {session_id}")
-        return [*outputs[:-1], await self._scored(outputs[-1], submission)]
+        last = await self._scored(outputs[-1], submission)
+        return [*(_sharing_reward(output, last) for output in outputs[:-1]), last]
 
     async def _scored(self, output: AgentLoopOutput, submission: Submission) -> AgentLoopOutput:
         if output.reward_score is not None:
@@ -88,6 +91,25 @@ class SessionRunner:
             reward_score=result.reward_score,
             extra_fields={**output.extra_fields, "reward_extra_info": dict(result.reward_extra_info)},
         )
+
+
+def _sharing_reward(output: AgentLoopOutput, last: AgentLoopOutput) -> AgentLoopOutput:
+    """An earlier output of a session with the session's final reward, unless its loop scored it."""
+    if output.reward_score is not None:
+        return output
+    info = last.extra_fields.get("reward_extra_info", {})
+    return replace(
+        output, reward_score=last.reward_score, extra_fields={**output.extra_fields, "reward_extra_info": info}
+    )
+
+
+def unfinished(uids: Iterable[str], prompts: int, config: DictConfig) -> RolloutError:
+    """The error of prompts that have not finished within ``runtime.rollout_timeout_s``; it names up to five uids."""
+    late = list(dict.fromkeys(uids))
+    return RolloutError(
+        f"{len(late)} of {prompts} prompts have not finished after {config.runtime.rollout_timeout_s:g} s: uid "
+        f"{', '.join(late[:5])}; look at their agent loop and reward function, or raise runtime.rollout_timeout_s"
+    )
 
 
 def sampling_params(config: DictConfig, validate: bool = False) -> SamplingParams:

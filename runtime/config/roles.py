@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from omegaconf import DictConfig
 
+from shared_algos.advantages import ADVANTAGES
+
 
 def num_ranks(config: DictConfig) -> int:
     """Training processes: ``trainer.nnodes * trainer.n_gpus_per_node``, on any device."""
@@ -16,7 +18,7 @@ def uses_reference(config: DictConfig) -> bool:
 
 
 def uses_critic(config: DictConfig) -> bool:
-    """Whether a critic runs: ``critic.enable``; where that is null, if the estimator is gae, as ``need_critic``."""
+    """Whether a critic runs: ``critic.enable``; where that is null, if the estimator needs values (``need_critic``)."""
     if config.critic.enable is None:
-        return config.algorithm.adv_estimator == "gae"
+        return "values" in ADVANTAGES.get(config.algorithm.adv_estimator).needs
     return bool(config.critic.enable)

@@ -16,6 +16,18 @@ from runtime.errors import ConfigError
 ONE_OR_MANY = {"data.train_files", "data.val_files", "trainer.logger"}
 """One value or a list of them."""
 
+TYPE_OF_NULL: dict[str, Any] = {
+    "actor_rollout_ref.actor.loss_scale_factor": 1.0,
+    "critic.loss_scale_factor": 1.0,
+    "actor_rollout_ref.model.tokenizer_path": "",
+    "data.custom_cls.path": "",
+    "data.custom_cls.name": "",
+    "data.seed": 0,
+    "reward.custom_reward_function.path": "",
+    "reward.reward_manager.module.path": "",
+}
+"""A value of the type of each key whose default is null. Counts that may be null are in ``validate.POSITIVE``."""
+
 MAY_BE_NULL = {
     "actor_rollout_ref.actor.clip_ratio_low",
     "actor_rollout_ref.actor.clip_ratio_high",

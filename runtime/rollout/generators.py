@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
 from omegaconf import DictConfig
 
+from runtime.devices import device_of
 from runtime.errors import ConfigError
 from runtime.rollout.types import Generator
 
@@ -32,12 +32,6 @@ def generator_builder(name: str) -> GeneratorBuilder:
     return GENERATORS[name]
 
 
-def device_of(config: DictConfig) -> str:
-    """``cuda`` or ``cpu``, as ``trainer.device`` asks; ``auto`` takes a GPU where there is one."""
-    wanted = config.trainer.device
-    return ("cuda" if torch.cuda.is_available() else "cpu") if wanted == "auto" else wanted
-
-
 def _build_hf(config: DictConfig) -> Generator:
     from runtime.rollout.hf import HFGenerator
 
@@ -45,7 +39,7 @@ def _build_hf(config: DictConfig) -> Generator:
     return HFGenerator(
         model.path,
         dtype=rollout.dtype,
-        device=device_of(config),
+        device=device_of(config).type,
         max_num_seqs=rollout.max_num_seqs,
         trust_remote_code=model.trust_remote_code,
     )

@@ -18,7 +18,7 @@ from runtime.tracking import Tracking
 from runtime.trainer.hooks import INITIAL_STAGE, StageHook
 from runtime.trainer.kl import kl_controller
 from runtime.trainer.prompts import PromptSource
-from runtime.trainer.stages import configured_stages
+from runtime.trainer.stages import configured_stages, updates_actor
 from runtime.trainer.workers import Workers
 from runtime.workers.group import rank_order
 
@@ -45,7 +45,17 @@ class Trainer(ABC):
         self.config = config = with_schedule_length(config, self.total_steps)
         self.kl_controller = kl_controller(config)
         self.stage_names = configured_stages(config)
-        self.tracking = Tracking(
+        start_ray(config)
+        self.workers = self._start_workers()
+        try:
+            self.tracking = self._open_tracking()
+        except BaseException:
+            self.workers.close()
+            raise
+
+    def _open_tracking(self) -> Tracking:
+        config = self.config
+        return Tracking(
             project_name=config.trainer.project_name,
             experiment_name=config.trainer.experiment_name,
             backends=list(config.trainer.logger),
@@ -53,8 +63,6 @@ class Trainer(ABC):
             directory=config.trainer.default_local_dir,
             total_steps=self.total_steps,
         )
-        start_ray(config)
-        self.workers = self._start_workers()
 
     # What differs between the trainers.
 
@@ -139,7 +147,7 @@ class Trainer(ABC):
         batch: Any = prompts
         self._positions = {submission.uid: submission.position for submission in prompts}
         for stage in self.stage_names:
-            if stage == "update_actor" and self.global_steps <= self.config.trainer.critic_warmup:
+            if stage == "update_actor" and not updates_actor(self.config, self.global_steps):
                 continue
             with timer(metrics, stage):
                 batch, series = getattr(self, stage)(batch)

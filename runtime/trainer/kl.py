@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from omegaconf import DictConfig
 
-from shared_algos.kl import AdaptiveKLController, FixedKLController
+from shared_algos.kl import AdaptiveKLController, FixedKLController, KLController
 
 
-def kl_controller(config: DictConfig) -> FixedKLController | AdaptiveKLController:
+def kl_controller(config: DictConfig) -> KLController:
     """Build the controller that ``algorithm.kl_ctrl`` describes."""
     settings = config.algorithm.kl_ctrl
     if settings.type == "adaptive":

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from omegaconf import DictConfig
 
 from runtime.config import uses_critic, uses_reference
-from runtime.fields import STAGE_NAMES, STAGES
+from runtime.fields import CARRIERS, LEVELS, STAGE_NAMES, STAGES
 
 
 def configured_stages(config: DictConfig) -> tuple[str, ...]:
@@ -20,10 +22,23 @@ def configured_stages(config: DictConfig) -> tuple[str, ...]:
     return tuple(stage for stage in STAGE_NAMES if stage not in left_out)
 
 
-def written_fields(stage: str, config: DictConfig) -> tuple[str, ...]:
-    """The fields that ``stage`` writes under ``config``; none for a name that is not a stage."""
+def updates_actor(config: DictConfig, step: int) -> bool:
+    """Whether the policy is updated in ``step`` (1, 2, ...): not while the critic warms up.
+
+    As verl's ``fit``: the first update of the policy is in step ``trainer.critic_warmup``, so 0 and 1 mean the same.
+    """
+    return step >= config.trainer.critic_warmup
+
+
+def written_fields(stage: str, config: DictConfig, there: Iterable[str] = ()) -> tuple[str, ...]:
+    """The fields that ``stage`` writes under ``config``; none for a name that is not a stage.
+
+    there: names of the fields that the batch holds. Its dataset objects (data files decide which there are) are
+    written by ``rollout``, together with what an agent loop adds, such as ``reward_extra_info``.
+    """
     absent = set() if config.actor_rollout_ref.rollout.calculate_log_probs else {"rollout_log_probs"}
+    objects = sorted(set(there) - LEVELS.keys() - CARRIERS) if stage == "rollout" else ()
     for known in STAGES:
         if known.name == stage:
-            return (*known.writes, *(name for name in known.may_write if name not in absent))
+            return (*known.writes, *(name for name in known.may_write if name not in absent), *objects)
     return ()

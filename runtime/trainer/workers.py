@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -17,8 +18,11 @@ from runtime.rollout.server import RolloutServer
 from runtime.workers.group import WorkerGroup, get
 from runtime.workers.model_workers import ActorWorker, CriticWorker
 
-_HELPER_CPUS = 0.5
-"""Logical CPUs of an actor that mostly waits."""
+_ACTOR_CPUS = 0.5
+"""Logical CPUs of each actor: they take turns, and torch's threads are set by ``runtime.torch_threads``."""
+
+_MAX_CALLS = 1_000_000
+"""Calls that an asyncio actor takes at once: every session of a step waits in one."""
 
 
 class Workers:
@@ -35,41 +39,35 @@ class Workers:
         """agent_loop_class, helpers: a trainer's own actor classes, with a method ``start``; helpers with arguments."""
         self.config = config
         self.world_size = num_ranks(config)
-        ranks = self.world_size * (2 if with_critic else 1)
-        num_agents = config.actor_rollout_ref.rollout.agent.num_workers
-        model_bundle = {"CPU": 1.0} | ({"GPU": _gpu_share(with_critic)} if uses_gpu(config) else {})
-        bundles = [model_bundle] * (ranks + 1) + [{"CPU": _HELPER_CPUS}] * (num_agents + len(helpers))
+        self.num_agents = config.actor_rollout_ref.rollout.agent.num_workers
+        # Rank r of every role, and the rollout server beside rank 0, share bundle r: one GPU, where there are any.
+        self._sharing = 3 if with_critic else 2
+        self._gpus = 1 if uses_gpu(config) else 0
+        ranks = {"CPU": _ACTOR_CPUS * self._sharing} | ({"GPU": 1} if self._gpus else {})
+        bundles = [ranks] * self.world_size + [{"CPU": _ACTOR_CPUS}] * (self.num_agents + len(helpers))
         self.placement = reserve(bundles, config.runtime.schedule_timeout_s)
         try:
-            self._start_actors(ranks, num_agents, with_critic, agent_loop_class, helpers)
+            self._start_actors(with_critic, agent_loop_class, helpers)
         except BaseException:
             self.close()
             raise
 
     def _start_actors(
-        self,
-        ranks: int,
-        num_agents: int,
-        with_critic: bool,
-        agent_loop_class: type,
-        helpers: Sequence[tuple[type, tuple[Any, ...]]],
+        self, with_critic: bool, agent_loop_class: type, helpers: Sequence[tuple[type, tuple[Any, ...]]]
     ) -> None:
-        config = self.config
-        self.server = self._start(RolloutServer, ranks, config, max_concurrency=10_000)
+        config, first = self.config, self.world_size
+        self.server = self._start(RolloutServer, self._model_options(0), config, max_concurrency=_MAX_CALLS)
         self.agents = [
-            self._start(agent_loop_class, ranks + 1 + number, config, self.server, max_concurrency=1_000)
-            for number in range(num_agents)
+            self._start(agent_loop_class, self._options(bundle), config, self.server, max_concurrency=_MAX_CALLS)
+            for bundle in range(first, first + self.num_agents)
         ]
         self.helpers = [
-            self._start(helper_class, ranks + 1 + num_agents + number, *arguments)
+            self._start(helper_class, self._options(first + self.num_agents + number), *arguments)
             for number, (helper_class, arguments) in enumerate(helpers)
         ]
-        self.actor = WorkerGroup(ActorWorker, self.placement, range(self.world_size), config=config)
-        self.critic = (
-            WorkerGroup(CriticWorker, self.placement, range(self.world_size, ranks), config=config)
-            if with_critic
-            else None
-        )
+        options = [self._model_options(rank) for rank in range(self.world_size)]
+        self.actor = WorkerGroup(ActorWorker, options, config=config)
+        self.critic = WorkerGroup(CriticWorker, options, config=config) if with_critic else None
         started = [actor.start.remote() for actor in (*self.agents, *self.helpers)]
         for role in self._present(("actor", "critic")):
             self.group(role).setup()
@@ -124,15 +122,19 @@ class Workers:
     def _present(self, roles: Sequence[str]) -> list[str]:
         return [role for role in roles if role == "actor" or self.critic is not None]
 
-    def _start(self, actor_class: type, slot: int, *arguments: Any, **options: Any) -> Any:
-        return ray.remote(actor_class).options(**self.placement.options(slot), **options).remote(*arguments)
+    def _options(self, bundle: int) -> dict[str, Any]:
+        return self.placement.options(bundle, _ACTOR_CPUS)
+
+    def _model_options(self, rank: int) -> dict[str, Any]:
+        # Rounded down, so that the shares of those in one bundle do not add up to more than its GPU.
+        share = math.floor(100 * self._gpus / self._sharing) / 100
+        return self.placement.options(rank, _ACTOR_CPUS, share)
+
+    def _start(self, actor_class: type, options: dict[str, Any], *arguments: Any, **more: Any) -> Any:
+        return ray.remote(actor_class).options(**options, **more).remote(*arguments)
 
 
 def uses_gpu(config: DictConfig) -> bool:
-    """Whether model actors ask Ray for GPUs."""
-    return config.trainer.device == "cuda" or (config.trainer.device == "auto" and torch.cuda.is_available())
-
-
-def _gpu_share(with_critic: bool) -> float:
-    """The part of a GPU that each model actor asks for: policy, rollout and critic of one rank share one."""
-    return 0.33 if with_critic else 0.5
+    """Whether model actors ask Ray for GPUs: the driver's own machine need not have one."""
+    wanted = config.trainer.device
+    return wanted == "cuda" or (wanted == "auto" and ray.cluster_resources().get("GPU", 0) > 0)

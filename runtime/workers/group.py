@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ray
@@ -12,7 +12,6 @@ from ray.exceptions import RayActorError
 from torch import Tensor
 
 from runtime import containers
-from runtime.cluster import Placement
 from runtime.errors import BatchSizeError, ResourceError, VerliftError
 
 
@@ -22,12 +21,13 @@ class WorkerGroup:
     It dispatches any container that is registered with ``runtime.containers``.
     """
 
-    def __init__(self, worker_class: type, placement: Placement, slots: Sequence[int], **init_kwargs: Any) -> None:
-        self.world_size = len(slots)
+    def __init__(self, worker_class: type, options: Sequence[Mapping[str, Any]], **init_kwargs: Any) -> None:
+        """options: the Ray options of each rank's actor."""
+        self.world_size = len(options)
         remote: Any = ray.remote(worker_class)
         self.actors: list[Any] = [
-            remote.options(**placement.options(slot)).remote(rank=rank, world_size=self.world_size, **init_kwargs)
-            for rank, slot in enumerate(slots)
+            remote.options(**of_rank).remote(rank=rank, world_size=self.world_size, **init_kwargs)
+            for rank, of_rank in enumerate(options)
         ]
         self.name = worker_class.__name__
 

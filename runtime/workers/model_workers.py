@@ -16,9 +16,11 @@ from omegaconf import DictConfig
 
 from runtime import containers
 from runtime.config import num_ranks, uses_reference
+from runtime.devices import device_of
 from runtime.engine.engine import Engine
 from runtime.engine.losses import ActorLoss, CriticLoss, Loss
 from runtime.engine.spec import EngineSpec, actor_spec, critic_spec, ref_spec
+from runtime.errors import ConfigError
 from runtime.workers.group import free_address
 
 _TOKENS = ("input_ids", "position_ids")
@@ -32,7 +34,7 @@ class ModelWorker:
     def __init__(self, rank: int, world_size: int, config: DictConfig) -> None:
         self.rank, self.world_size, self.config = rank, world_size, config
         torch.set_num_threads(torch_threads(config))
-        self.device = torch.device("cuda" if torch.cuda.is_available() and config.trainer.device != "cpu" else "cpu")
+        self.device = device_of(config)
 
     def rendezvous_address(self) -> str:
         """An address that the ranks can meet at; asked of rank 0."""
@@ -47,6 +49,8 @@ class ModelWorker:
             world_size=self.world_size,
             timeout=timedelta(seconds=self.config.actor_rollout_ref.nccl_timeout),
         )
+        # Models with dropout draw from here; both trainers make the same calls in the same order.
+        torch.manual_seed(self.config.runtime.seed + self.rank)
         self.load()
 
     def load(self) -> None:
@@ -91,7 +95,9 @@ class ModelWorker:
 
     @property
     def _temperature(self) -> float:
-        return float(self.config.actor_rollout_ref.rollout.temperature)
+        """What logits are divided by; greedy rollouts count as temperature 1, as their log-probs do."""
+        rollout = self.config.actor_rollout_ref.rollout
+        return float(rollout.temperature) if rollout.do_sample and rollout.temperature > 0 else 1.0
 
 
 class ActorWorker(ModelWorker):
@@ -109,7 +115,7 @@ class ActorWorker(ModelWorker):
     def compute_ref_log_prob(self, shard: Any) -> Any:
         """``ref_log_prob`` of the reference policy."""
         if self.reference is None:
-            raise RuntimeError("this config uses no reference policy")
+            raise ConfigError("no reference policy runs; set actor.use_kl_loss or algorithm.use_kl_in_reward")
         return self._infer(self.reference, shard, {"log_probs": "ref_log_prob"})
 
     def update_actor(self, shard: Any, step: int) -> dict[str, list[float]]:

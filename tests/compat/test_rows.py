@@ -14,6 +14,7 @@ from runtime.identity import TrajectoryKey
 from runtime.trajectories import TrajectoryBatch
 
 ROWS = st.lists(st.tuples(st.integers(1, 6), st.integers(1, 5)), min_size=1, max_size=6)
+LIMITS = (9, 9)
 FIELDS = ["prompts", "responses", "input_ids", "position_ids", "response_mask", "rm_scores", "num_turns", "source"]
 
 
@@ -28,7 +29,7 @@ def make(rows: list[tuple[int, int]]) -> TrajectoryBatch:
         )
         for row, (prompt, response) in enumerate(rows)
     ]
-    return as_trajectories(keys, outputs, [{"source": f"s{row}"} for row in range(len(rows))])
+    return as_trajectories(keys, outputs, [{"source": f"s{row}"} for row in range(len(rows))], LIMITS)
 
 
 @given(ROWS)
@@ -46,7 +47,7 @@ def test_padding_and_packing_are_inverse(rows):
 def test_a_zero_token_and_a_masked_tail_are_not_padding():
     """Lengths come from attention_mask: a pad id inside a response, or an observation at its end, is still a token."""
     output = AgentLoopOutput(prompt_ids=[0, 7], response_ids=[0, 9, 0], response_mask=[1, 1, 0], reward_score=1.0)
-    batch = as_trajectories([TrajectoryKey("u", 0, 0)], [output], [{}])
+    batch = as_trajectories([TrajectoryKey("u", 0, 0)], [output], [{}], LIMITS)
     back = read_batch(to_dataproto(batch, 4, 6, pad_token_id=0), ["prompts", "responses", "response_mask", "rm_scores"])
     assert back["prompts"].tolist() == [0, 7]
     assert back["responses"].tolist() == [0, 9, 0]

@@ -51,6 +51,12 @@ def test_a_column_of_the_wrong_length_is_refused_by_name():
         make_batch().with_columns({"responses": torch.zeros(5)})
 
 
+def test_loss_mask_is_the_response_mask():
+    batch = make_batch().with_columns({"response_mask": torch.tensor([1, 0, 1, 1, 0, 1])})
+    assert "loss_mask" in batch
+    assert batch["loss_mask"] is batch["response_mask"]
+
+
 def test_a_level_is_never_guessed():
     with pytest.raises(KeyError, match="declare its level"):
         level_of("my_column")

@@ -39,7 +39,7 @@ def put(partition: str, prompt_lengths: list[int], response_lengths: list[int]) 
         {"prompt_len": p, "response_len": r, "seq_len": p + r}
         for p, r in zip(prompt_lengths, response_lengths, strict=True)
     ]
-    data_plane.put_rows(as_trajectories(keys, outputs, samples), partition, tags)
+    data_plane.put_rows(as_trajectories(keys, outputs, samples, (9, 9)), partition, tags)
     return KVBatchMeta(keys=[str(key) for key in keys], tags=tags, partition_id=partition)
 
 
