@@ -8,7 +8,7 @@ from omegaconf import OmegaConf
 
 from parity_tests.capture import Capture, StageCapture
 from runtime.trainer.hooks import INITIAL_STAGE
-from runtime.trainer.stages import configured_stages
+from runtime.trainer.stages import configured_stages, updates_actor
 
 
 def vacuous_reasons(*captures: Capture) -> tuple[str, ...]:
@@ -29,8 +29,8 @@ def _stages_not_run(capture: Capture) -> Iterator[str]:
         yield "no step was run"
     for step in range(1, steps + 1):
         for name in configured_stages(config):
-            warming_up = name == "update_actor" and step <= config.trainer.critic_warmup
-            if not warming_up and name not in capture.index.get(step, ()):
+            left_out = name == "update_actor" and not updates_actor(config, step)
+            if not left_out and name not in capture.index.get(step, ()):
                 yield f"stage {name} of step {step} is configured and did not run"
 
 

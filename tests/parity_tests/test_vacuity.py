@@ -88,7 +88,7 @@ def test_a_run_shorter_than_configured(line):
 
 def test_the_actor_waits_while_the_critic_warms_up(line, config):
     def warm_up(use_v1):
-        return config(use_v1) | {"trainer": config(use_v1)["trainer"] | {"critic_warmup": 1}}
+        return config(use_v1) | {"trainer": config(use_v1)["trainer"] | {"critic_warmup": 2}}
 
     assert line(lambda records: records.pop((1, "update_actor")), warm_up) == "PARITY PASS"
 
