@@ -17,7 +17,7 @@ Row = dict[str, Any]  # uid, tokens [1, S], before (where the token before each 
 def reference_step(capture: Capture, folder: str, settings: dict[str, Any], step: int = 1) -> dict[str, torch.Tensor]:
     """Train one step from the weights in ``folder`` on the tokens, masks and scores that ``capture`` has of ``step``.
 
-    settings: see ``reference_settings.settings_of``. Returns packed columns ``[T]`` in canonical row order by field name,
+    settings: see ``reference_settings.settings_of``. Returns packed columns ``[T]`` in canonical order by field name,
     float64 series ``[mini-batches]`` by metric name, and the weights at the end as ``actor.NAME`` and ``critic.NAME``.
     """
     rows, estimator = read_rows(capture, step), {"gae": gae, "grpo": grpo}[settings["adv_estimator"]]
