@@ -50,6 +50,7 @@ def load_config(
     ForeignKeys(composed, parsed, notes).settle()
     config = _completed(composed, parsed, notes)
     settle_types(config)
+    _settle_forms(config)
     OmegaConf.set_struct(config, True)
     validate(config, notes)
     OmegaConf.set_readonly(config, True)
@@ -91,6 +92,14 @@ def _completed(composed: DictConfig, parsed: list[ParsedOverride], notes: list[C
     base = main_config().copy()
     OmegaConf.set_struct(base, False)
     return OmegaConf.merge(base, composed)  # type: ignore[return-value]
+
+
+def _settle_forms(config: DictConfig) -> None:
+    """One form of what may be written in two, so that no reader has to tell them apart."""
+    if isinstance(config.trainer.logger, str):
+        config.trainer.logger = [config.trainer.logger]
+    if config.data.seed is None:
+        config.data.seed = config.runtime.seed
 
 
 def _is_filled_group(config: DictConfig, key: str) -> bool:

@@ -63,7 +63,7 @@ def settle_types(config: DictConfig) -> None:
                 f"config key {group!r} is a group of keys, not {value!r}; set one of them, such as {inside}"
             )
     for key, written in held.items():
-        value, default = read_key(config, key), _resolved_defaults()[key]
+        value, default = read_key(config, key), _typed_defaults()[key]
         if isinstance(default, str) and isinstance(value, int | float) and not isinstance(value, bool):
             OmegaConf.update(config, key, str(value))
         elif not _fits(key, value, default):
@@ -72,15 +72,17 @@ def settle_types(config: DictConfig) -> None:
 
 
 @cache
-def _resolved_defaults() -> dict[str, Any]:
-    return {key: read_key(main_config(), key) for key in raw_leaves(main_config())}
+def _typed_defaults() -> dict[str, Any]:
+    """A value of the type of each key: its resolved default, or where that is null the one in ``TYPE_OF_NULL``."""
+    defaults = {key: read_key(main_config(), key) for key in raw_leaves(main_config())}
+    return {key: TYPE_OF_NULL.get(key) if value is None else value for key, value in defaults.items()}
 
 
 def _fits(key: str, value: Any, default: Any) -> bool:
     if default is None:
         return True
     if value is None:
-        return key in MAY_BE_NULL
+        return key in MAY_BE_NULL or key in TYPE_OF_NULL
     if key in ONE_OR_MANY:
         return isinstance(value, str | ListConfig)
     if isinstance(default, bool) or isinstance(value, bool):

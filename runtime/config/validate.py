@@ -9,6 +9,7 @@ from omegaconf import DictConfig
 from runtime.config.batch_sizes import check_batch_sizes, check_positive
 from runtime.config.nearest import nearest_key
 from runtime.config.notes import ConfigNote
+from runtime.config.registered import check_registered_names
 from runtime.config.roles import uses_critic
 from runtime.config.types import read_key
 from runtime.errors import ConfigError
@@ -19,6 +20,7 @@ from shared_algos.kl import KL_PENALTIES
 from shared_algos.policy_losses import POLICY_LOSSES
 
 ACTOR, ROLLOUT, V1_MODE = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "trainer.v1.trainer_mode"
+TRAINED = (ACTOR, "critic")
 FSDP = ("fsdp", "fsdp2")
 STORED_TYPES = ("fp32", "bf16", "float32", "bfloat16")
 
@@ -93,8 +95,11 @@ POSITIVE = (
 RANGES: dict[str, tuple[float, float]] = {
     "algorithm.gamma": (0, 1),
     "algorithm.lam": (0, 1),
-    f"{ACTOR}.optim.lr": (0, 1),
-    "critic.optim.lr": (0, 1),
+    "algorithm.kl_ctrl.kl_coef": (0, float("inf")),
+    **{f"{role}.optim.lr": (0, 1) for role in TRAINED},
+    **{f"{role}.optim.weight_decay": (0, float("inf")) for role in TRAINED},
+    **{f"{role}.optim.lr_warmup_steps_ratio": (0, 1) for role in TRAINED},
+    **{f"{role}.optim.min_lr_ratio": (0, 1) for role in TRAINED},
     f"{ACTOR}.clip_ratio": (0, float("inf")),
     f"{ACTOR}.clip_ratio_low": (0, 1),
     f"{ACTOR}.clip_ratio_high": (0, float("inf")),
@@ -102,8 +107,22 @@ RANGES: dict[str, tuple[float, float]] = {
     "critic.cliprange_value": (0, float("inf")),
     f"{ROLLOUT}.temperature": (0, float("inf")),
     f"{ROLLOUT}.val_kwargs.temperature": (0, float("inf")),
+    **{key: (0, float("inf")) for key in ("runtime.seed", "data.seed")},
+    **{f"{role}.data_loader_seed": (0, float("inf")) for role in TRAINED},
 }
 """Inclusive bounds."""
+
+ABOVE_ZERO: dict[str, str] = {
+    **{f"{role}.loss_scale_factor": "it is a divisor" for role in TRAINED},
+    **{f"{role}.grad_clip": "it is the largest norm of a gradient, and 0 would stop training" for role in TRAINED},
+}
+"""Numbers above 0 where they are set, and why."""
+
+ADAPTIVE_KL_ABOVE_ZERO: dict[str, str] = {
+    "algorithm.kl_ctrl.target_kl": "the measured KL is divided by it",
+    "algorithm.kl_ctrl.horizon": "the number of trajectories is divided by it",
+}
+"""As ``ABOVE_ZERO``, where ``algorithm.kl_ctrl.type`` is adaptive."""
 
 
 def validate(config: DictConfig, notes: list[ConfigNote]) -> None:
@@ -117,11 +136,18 @@ def validate(config: DictConfig, notes: list[ConfigNote]) -> None:
     check_positive(config, *POSITIVE)
     for key, bounds in RANGES.items():
         _check_range(config, key, *bounds)
+    _check_above_zero(config, ABOVE_ZERO)
+    if config.algorithm.kl_ctrl.type == "adaptive":
+        _check_above_zero(config, ADAPTIVE_KL_ABOVE_ZERO)
+    for role in TRAINED:
+        _check_betas(config, f"{role}.optim.betas")
+    _check_lengths(config)
     _check_clipping(config, notes)
     _check_sampling(config, notes)
     _check_advantages(config)
     _check_trainer(config)
     check_batch_sizes(config, notes)
+    check_registered_names(config)
 
 
 def _check_choice(config: DictConfig, key: str, choices: tuple[str, ...]) -> None:
@@ -140,6 +166,30 @@ def _check_range(config: DictConfig, key: str, low: float, high: float) -> None:
         raise ConfigError(f"{key}={value!r} is not between {low:g} and {high:g}")
 
 
+def _check_above_zero(config: DictConfig, reasons: dict[str, str]) -> None:
+    for key, reason in reasons.items():
+        value: Any = read_key(config, key)
+        if value is not None and not value > 0:
+            raise ConfigError(f"{key}={value!r} must be above 0: {reason}")
+
+
+def _check_betas(config: DictConfig, key: str) -> None:
+    betas = list(read_key(config, key))
+    numbers = [beta for beta in betas if isinstance(beta, int | float) and not isinstance(beta, bool) and 0 <= beta < 1]
+    if len(betas) != 2 or len(numbers) != 2:
+        raise ConfigError(f"{key}={betas!r} must be two numbers of at least 0 and below 1, such as [0.9,0.999]")
+
+
+def _check_lengths(config: DictConfig) -> None:
+    """Columns are as wide as ``data.max_response_length`` says; a longer response would have no room there."""
+    asked, limit = config.actor_rollout_ref.rollout.response_length, config.data.max_response_length
+    if asked > limit:
+        raise ConfigError(
+            f"{ROLLOUT}.response_length={asked} is more than data.max_response_length={limit} tokens; "
+            "set data.max_response_length, which the other follows"
+        )
+
+
 def _check_clipping(config: DictConfig, notes: list[ConfigNote]) -> None:
     actor = config.actor_rollout_ref.actor
     if actor.clip_ratio_c <= 1:
@@ -150,8 +200,6 @@ def _check_clipping(config: DictConfig, notes: list[ConfigNote]) -> None:
             f"clip_ratio_high={actor.clip_ratio_high} are read; set those"
         )
         notes.append(ConfigNote(f"{ACTOR}.clip_ratio", "warning", message))
-    if actor.loss_scale_factor is not None and not actor.loss_scale_factor > 0:
-        raise ConfigError(f"{ACTOR}.loss_scale_factor={actor.loss_scale_factor!r} must be above 0: it is a divisor")
 
 
 def _check_sampling(config: DictConfig, notes: list[ConfigNote]) -> None:
@@ -187,11 +235,13 @@ def _check_advantages(config: DictConfig) -> None:
 
 def _check_trainer(config: DictConfig) -> None:
     trainer = config.trainer
-    check_backends([trainer.logger] if isinstance(trainer.logger, str) else list(trainer.logger))
+    check_backends(trainer.logger)
     if not config.data.val_files and (trainer.val_before_train or trainer.test_freq > 0):
         raise ConfigError(
             "validation is on but data.val_files is null; "
             "name a file, or set trainer.val_before_train=false and trainer.test_freq=-1"
         )
     if config.critic.enable is not None and not isinstance(config.critic.enable, bool):
-        raise ConfigError(f"critic.enable={config.critic.enable!r} must be true, false or null (on for gae)")
+        raise ConfigError(
+            f"critic.enable={config.critic.enable!r} must be true, false or null (on when the estimator needs values)"
+        )

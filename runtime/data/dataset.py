@@ -25,7 +25,7 @@ class RLHFDataset(Dataset):
 
     data_files: one path or several, see :func:`runtime.fs.copy_to_local`. config: the group ``data``; a key that is
     missing has verl's default. max_samples: keep so many rows, drawn by ``seed`` when ``shuffle`` is set, else the
-    first; -1: all.
+    first; -1: all. Reading a config gives a null ``seed`` the value of ``runtime.seed``; a bare group draws by 0.
 
     A row holds its file's columns and ``raw_prompt`` (list of messages), ``dummy_tensor`` (uint8 ``[1]``, so that a
     legacy batch has a tensor), ``index``, ``tools_kwargs`` and ``interaction_kwargs`` of ``extra_info``, and
@@ -104,7 +104,7 @@ class RLHFDataset(Dataset):
             return table
         if not self.config.get("shuffle", False):
             return table.select(range(max_samples))
-        # Without a seed verl draws afresh in every process; both trainers have to draw the same rows.
+        # verl draws afresh in every process when there is no seed; both trainers have to draw the same rows.
         draw = np.random.default_rng(self.config.get("seed") or 0)
         return table.select(draw.choice(len(table), size=max_samples, replace=False).tolist())
 

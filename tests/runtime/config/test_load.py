@@ -56,6 +56,19 @@ def test_values_follow_the_keys_they_refer_to():
     assert config.critic.ppo_epochs == 3
 
 
+@pytest.mark.parametrize(
+    ("override", "names"), [("trainer.logger=console", ["console"]), ("trainer.logger=[jsonl]", ["jsonl"])]
+)
+def test_loggers_are_a_list_however_written(override, names):
+    assert load_config("tiny", [override]).config.trainer.logger == names
+
+
+def test_the_data_seed_is_the_runs_unless_it_is_set():
+    assert load_config("tiny").config.data.seed == 42
+    assert load_config("tiny", ["runtime.seed=7"]).config.data.seed == 7
+    assert load_config("tiny", ["runtime.seed=7", "data.seed=0"]).config.data.seed == 0
+
+
 # Overrides.
 
 
@@ -203,9 +216,10 @@ def test_free_form_groups_are_passed_on_and_reported():
 
 def test_the_old_reward_groups_are_mapped():
     """FACTS section 1, case 3: verl composes this and trains on another reward."""
-    loaded = load_config("tiny", ["custom_reward_function.path=R.py", "reward_model.reward_manager=dapo"])
+    overrides = ["custom_reward_function.path=R.py", "reward_model.reward_manager=naive"]
+    loaded = load_config("tiny", overrides)
     assert loaded.config.reward.custom_reward_function.path == "R.py"
-    assert loaded.config.reward.reward_manager.name == "dapo"
+    assert loaded.config.reward.reward_manager.name == "naive"
     assert "custom_reward_function" not in loaded.config
     assert "reward_model" not in loaded.config
     assert {note.key: note.kind for note in loaded.notes} == {
@@ -259,9 +273,9 @@ def test_an_unknown_key_in_a_file_is_refused_with_the_nearest(tmp_path):
 
 
 def test_old_names_in_a_file_are_mapped(tmp_path):
-    text = "defaults: [tiny, _self_]\nreward_model: {reward_manager: dapo, num_workers: null}\n"
+    text = "defaults: [tiny, _self_]\nreward_model: {reward_manager: naive, num_workers: null}\n"
     loaded = load_config("mine", (), write(tmp_path, text))
-    assert loaded.config.reward.reward_manager.name == "dapo"
+    assert loaded.config.reward.reward_manager.name == "naive"
     assert [note.key for note in loaded.notes] == ["reward_model.reward_manager"]
 
 

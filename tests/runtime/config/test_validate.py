@@ -3,7 +3,7 @@
 import pytest
 
 from runtime.config import load_config, num_ranks, uses_critic, uses_reference
-from runtime.errors import BatchSizeError, ConfigError
+from runtime.errors import BatchSizeError, ConfigError, RewardError
 
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 
@@ -58,7 +58,22 @@ def test_counts_that_do_not_fit_name_both_numbers_and_keys(overrides, words):
         (f"{ACTOR}.policy_loss.loss_mode=vanila", "the nearest is 'vanilla'"),
         (f"{ACTOR}.kl_loss_type=low_var", "is not one of"),
         (f"{ACTOR}.clip_ratio_c=1.0", "must be above 1"),
-        (f"{ACTOR}.loss_scale_factor=0", "above 0"),
+        (f"{ACTOR}.loss_scale_factor=0", "must be above 0: it is a divisor"),
+        (f"{ACTOR}.loss_scale_factor=abc", "must be a number, got 'abc'"),
+        ("critic.loss_scale_factor=0", "must be above 0: it is a divisor"),
+        (f"{ACTOR}.grad_clip=0", "above 0"),
+        ("critic.grad_clip=-1", "above 0"),
+        (f"{ACTOR}.optim.betas=[0.9]", "must be two numbers"),
+        (f"{ACTOR}.optim.betas=[0.9,1.0]", "must be two numbers"),
+        ("critic.optim.betas=[a,0.9]", "must be two numbers"),
+        (f"{ACTOR}.optim.weight_decay=-1", "not between 0"),
+        ("data.seed=abc", "must be an integer, got 'abc'"),
+        ("data.seed=-1", "not between 0"),
+        (f"{ROLLOUT}.response_length=17", "is more than data.max_response_length=16"),
+        (f"{ROLLOUT}.prompt_length=33", "data.max_prompt_length is the one limit"),
+        (f"{ROLLOUT}.agent.default_agent_loop=nope", "no agent loop 'nope'; there are ['replay_agent', 'single_turn"),
+        ("reward.reward_manager.name=dapo", "'dapo' is not known; there are ['naive'"),
+        ("reward.reward_manager.source=importlib", "needs a file in reward.reward_manager.module.path"),
         (f"{ROLLOUT}.name=vllm", "rollout with vLLM is not built yet"),
         (f"{ACTOR}.strategy=megatron", "Megatron engine is not built"),
         ("trainer.v1.trainer_mode=separate_async", "asynchronous training is not built yet"),
@@ -75,6 +90,45 @@ def test_a_bad_value_is_refused_with_its_key(override, words):
         load_config("tiny", [override])
     assert words in str(caught.value)
     assert override.partition("=")[0].rpartition(".")[2] in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["target_kl", "horizon"])
+def test_adaptive_kl_control_divides_by_its_target_and_horizon(key):
+    load_config("tiny", [f"algorithm.kl_ctrl.{key}=0"])
+    with pytest.raises(ConfigError, match=rf"algorithm\.kl_ctrl\.{key}=0 must be above 0"):
+        load_config("tiny", [f"algorithm.kl_ctrl.{key}=0", "algorithm.kl_ctrl.type=adaptive"])
+
+
+def test_a_shorter_response_than_the_widest_is_fine():
+    assert load_config("tiny", [f"{ROLLOUT}.response_length=8"]).config.data.max_response_length == 16
+
+
+REGISTERING = """
+from runtime.agent_loop import AGENT_LOOPS, AgentLoopBase
+from runtime.reward import NaiveRewardManager, register_reward_manager
+
+@register_reward_manager("registered_by_a_test")
+class Mine(NaiveRewardManager):
+    pass
+
+@AGENT_LOOPS.register("loop_of_a_test")
+class Loop(AgentLoopBase):
+    async def run(self, sample):
+        return []
+
+def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+    return 0.0
+"""
+
+
+def test_names_that_the_file_of_the_reward_function_registers_are_known(tmp_path):
+    (tmp_path / "mine.py").write_text(REGISTERING)
+    names = ["reward.reward_manager.name=registered_by_a_test", f"{ROLLOUT}.agent.default_agent_loop=loop_of_a_test"]
+    with pytest.raises(ConfigError, match="registered_by_a_test"):
+        load_config("tiny", names)
+    load_config("tiny", [*names, f"reward.custom_reward_function.path={tmp_path}/mine.py"])
+    with pytest.raises(RewardError, match=r"no Python file 'gone\.py'"):
+        load_config("tiny", ["reward.reward_manager.name=other", "reward.custom_reward_function.path=gone.py"])
 
 
 def test_gae_needs_a_critic():

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
+from runtime.config import load_config
 from runtime.data import RLHFDataset, build_dataset, encode_chat
 from runtime.errors import DataError
 from runtime.tiny import make_tokenizer
@@ -133,6 +134,17 @@ def test_max_samples_takes_the_first_rows_or_a_draw_that_repeats(tmp_path):
     assert numbers() == [0, 1, 2, 3, 4, 5]
     assert len(set(numbers(shuffle=True))) == 6
     assert numbers(shuffle=True) == numbers(shuffle=True) != numbers(shuffle=True, seed=7)
+
+
+def test_without_a_seed_of_its_own_the_draw_follows_the_seed_of_the_run(tmp_path):
+    file = write(tmp_path / "a.parquet", [row(str(number)) for number in range(20)])
+
+    def numbers(*overrides):
+        data = load_config("tiny", overrides).config.data
+        return [sample["row_number"] for sample in RLHFDataset(file, TOKENIZER, data, max_samples=6)]
+
+    assert numbers() == numbers() != numbers("runtime.seed=7")
+    assert numbers("runtime.seed=7") == numbers("data.seed=7")
 
 
 def test_a_missing_file_is_named():

@@ -1,0 +1,42 @@
+"""Names that code registers: checked when the config is read, before anything is started for them."""
+
+from __future__ import annotations
+
+from omegaconf import DictConfig
+
+from runtime.errors import ConfigError, RolloutError
+
+AGENT_LOOP = "actor_rollout_ref.rollout.agent.default_agent_loop"
+
+
+def check_registered_names(config: DictConfig) -> None:
+    """Raise ``ConfigError`` for a reward manager or an agent loop that nobody has registered.
+
+    A name that is not built in may be registered by the file of the user's reward function, which is run to see.
+    """
+    # Imports transformers, which takes seconds: what is wrong elsewhere in the config is told before.
+    from runtime.reward import load_compute_score
+
+    function = config.reward.custom_reward_function
+    try:
+        _look_up(config)
+    except ConfigError:
+        if function.path is None:
+            raise
+        load_compute_score(function.path, function.name)
+        _look_up(config)
+
+
+def _look_up(config: DictConfig) -> None:
+    from runtime.agent_loop import AGENT_LOOPS
+    from runtime.reward import reward_manager_class
+
+    manager = config.reward.reward_manager
+    if manager.source == "register":
+        reward_manager_class(manager.name)
+    elif manager.module.path is None:
+        raise ConfigError("reward.reward_manager.source=importlib needs a file in reward.reward_manager.module.path")
+    try:
+        AGENT_LOOPS.get(config.actor_rollout_ref.rollout.agent.default_agent_loop)
+    except RolloutError as error:
+        raise ConfigError(f"{AGENT_LOOP}: {error}") from error
