@@ -12,6 +12,8 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import date, time, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,9 @@ FORMAT = "verlift-capture"
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 WEIGHTS = "weights.safetensors"
+
+_TEXT_IS_EXACT = (date, time, timedelta, Decimal)
+"""Types of parquet columns whose ``str`` says all of a value (a ``datetime`` is a ``date``)."""
 
 
 @contextmanager
@@ -89,11 +94,13 @@ def plain(value: Any, name: str) -> Any:
         return plain(value.tolist(), name)
     if isinstance(value, bytes):
         return {"sha256": hashlib.sha256(value).hexdigest()}
+    if isinstance(value, _TEXT_IS_EXACT):
+        return {type(value).__name__: str(value)}
     if isinstance(value, Mapping):
         return {str(key): plain(entry, name) for key, entry in value.items()}
     if isinstance(value, list | tuple):
         return [plain(entry, name) for entry in value]
     raise CaptureError(
         f"{name} holds a {type(value).__name__}, which a capture cannot keep exactly; "
-        "leave it out of the record or turn it into numbers, strings, lists and dicts"
+        "turn it into numbers, strings, lists and dicts where it is made, in the dataset or the agent loop"
     )

@@ -2,6 +2,8 @@ import dataclasses
 import json
 import math
 import pickle
+from datetime import datetime
+from decimal import Decimal
 
 import numpy as np
 import pytest
@@ -100,6 +102,31 @@ def test_a_run_that_did_not_end_is_no_capture(tmp_path, records):
     CaptureHook(tmp_path / "run")(records[1, "rollout"])
     with pytest.raises(CaptureError, match=r"run has no manifest.json"):
         Capture.open(tmp_path / "run")
+
+
+def test_objects_of_parquet_columns_and_of_recipes(save, records):
+    """Numpy values come from pandas, dates and decimals from parquet, tuples from recipes."""
+    row = {
+        "array": np.array([[1, 2], [3, 4]]),
+        "scalar": np.float32(0.5),
+        "ragged": np.array([np.array([1]), np.array(["a", None], dtype=object)], dtype=object),
+        "made": datetime(2026, 1, 2, 3, 4, 5, 6),
+        "price": Decimal("1.10"),
+        "pair": (1, math.inf),
+        "none": None,
+    }
+    batch = records[1, "rollout"].batch
+    objects = {"extra_info": np.array([row] * len(batch), dtype=object)}
+    capture = save("legacy", {0: StageRecord(1, "rollout", dataclasses.replace(batch, objects=objects))})
+    assert capture.stage(1, "rollout").objects["extra_info"][0] == {
+        "array": [[1, 2], [3, 4]],
+        "scalar": 0.5,
+        "ragged": [[1], ["a", None]],
+        "made": {"datetime": "2026-01-02 03:04:05.000006"},
+        "price": {"Decimal": "1.10"},
+        "pair": [1, {"float": "inf"}],
+        "none": None,
+    }
 
 
 def test_an_object_without_an_exact_plain_form_is_refused_by_name(tmp_path, records):
