@@ -77,7 +77,12 @@ class Tracking:
     ) -> None:
         plain = OmegaConf.to_container(config, resolve=True) if isinstance(config, DictConfig) else dict(config)
         folder = Path(directory).expanduser()
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                f"trainer.default_local_dir={str(directory)!r} cannot be made a folder: {error.strerror}; name another"
+            ) from error
         run = Run(project_name, experiment_name, folder, plain, total_steps, start_step)  # type: ignore[arg-type]
         names = [backends] if isinstance(backends, str) else list(dict.fromkeys(backends))
         check_backends(names)

@@ -136,6 +136,12 @@ def test_an_unknown_backend_is_refused(tmp_path):
         tracking(tmp_path, "console", "swanlab")
 
 
+def test_a_run_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"trainer\.default_local_dir='.*file/run' cannot be made a folder: Not a dir"):
+        tracking(tmp_path / "file" / "run", "jsonl")
+
+
 @pytest.mark.parametrize("name", ["wandb", "mlflow"])
 def test_a_backend_that_is_not_installed_names_the_extra(tmp_path, name, monkeypatch):
     monkeypatch.setitem(sys.modules, name, None)  # an import of it fails, whether it is installed or not
