@@ -10,7 +10,8 @@ import ray
 from datasets import Dataset
 
 from runtime.config import load_config
-from runtime.errors import BatchSizeError, DataError, PromptTooLongError, RewardError
+from runtime.errors import BatchSizeError, DataError, PromptTooLongError, RewardError, RolloutError
+from runtime.identity import PromptIdentity
 from verlift.trainers import build_trainer
 
 BOTH = pytest.mark.parametrize("use_v1", [False, True], ids=["legacy", "v1"])
@@ -119,3 +120,35 @@ def test_a_bad_reward_function_is_named_with_the_row(tmp_path, use_v1, body, mes
 def test_a_reward_file_that_is_not_there_is_named(tmp_path, use_v1, no_actor_left):  # noqa: ARG001
     with pytest.raises(RewardError, match=r"gone\.py"):
         train(use_v1, tmp_path, f"reward.custom_reward_function.path={tmp_path}/gone.py")
+
+
+@pytest.mark.ray
+@BOTH
+def test_a_session_that_never_ends_is_named_by_its_uid(tmp_path, use_v1, no_actor_left):  # noqa: ARG001
+    """FACTS case 14: one prompt whose reward function hangs stopped the whole run for ever."""
+    path = write(tmp_path / "stuck.parquet", [row(), {**row(), "data_source": "stuck"}])
+    reward = tmp_path / "reward.py"
+    reward.write_text(
+        "import asyncio\n\n\n"
+        "async def compute_score(data_source, solution_str, ground_truth, extra_info=None):\n"
+        "    await asyncio.sleep(600 if data_source == 'stuck' else 0)\n    return 0.5\n"
+    )
+    stuck = PromptIdentity(42, "train", 1, 1).uid
+    with pytest.raises(RolloutError, match=rf"1 of 2 prompts have not finished after 20 s: uid {stuck}"):
+        train(
+            use_v1,
+            tmp_path,
+            f"data.train_files={path}",
+            f"reward.custom_reward_function.path={reward}",
+            "runtime.rollout_timeout_s=20",
+        )
+
+
+@pytest.mark.ray
+@BOTH
+def test_an_agent_loop_that_is_not_there_is_named_at_once(tmp_path, use_v1, no_actor_left):  # noqa: ARG001
+    path = write(
+        tmp_path / "loops.parquet", [{**row(), "agent_name": name} for name in ("single_turn_agent", "no_such_loop")]
+    )
+    with pytest.raises(RolloutError, match=r"no agent loop 'no_such_loop'; there are \[.*'single_turn_agent'"):
+        train(use_v1, tmp_path, f"data.train_files={path}", "actor_rollout_ref.rollout.deterministic=true")

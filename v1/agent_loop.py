@@ -17,6 +17,9 @@ from v1 import data_plane
 FINISHED, FAILURE = "finished", "failure"
 """The ``status`` of a prompt's own key, written only after every one of its sessions has settled."""
 
+SUCCESS = "success"
+"""The ``status`` of a trajectory."""
+
 
 class AgentLoopWorker:
     """An asyncio Ray actor that expands a prompt into n sessions (verl's ``AgentLoopWorkerTQ``)."""
@@ -70,7 +73,7 @@ def put_sessions(
             "prompt_len": len(output.prompt_ids),
             "response_len": len(output.response_ids),
             "seq_len": len(output.prompt_ids) + len(output.response_ids),
-            "status": "success",
+            "status": SUCCESS,
             "global_steps": global_steps,
             "min_global_steps": global_steps,
             "max_global_steps": global_steps,

@@ -12,7 +12,7 @@ from runtime import errors
 from runtime.agent_loop.runner import unfinished
 from runtime.identity import TrajectoryKey
 from v1 import data_plane
-from v1.agent_loop import FAILURE
+from v1.agent_loop import FAILURE, SUCCESS
 from v1.data_plane import KVBatchMeta
 
 _POLL_SECONDS = 0.02
@@ -53,7 +53,7 @@ class ReplayBuffer:
 
     def _materialize(self, uids: Sequence[str], tags: Mapping[str, Mapping[str, Any]]) -> KVBatchMeta:
         place = {uid: position for position, uid in enumerate(uids)}
-        parsed = [TrajectoryKey.parse(key) for key in tags if key not in place]
+        parsed = [TrajectoryKey.parse(key) for key, tag in tags.items() if tag.get("status") == SUCCESS]
         keys = sorted(
             (key for key in parsed if key.uid in place), key=lambda key: (place[key.uid], key.session_id, key.index)
         )
