@@ -138,7 +138,7 @@ def test_an_unknown_backend_is_refused(tmp_path):
 
 def test_a_run_folder_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match=r"trainer\.default_local_dir='.*file/run' cannot be made a folder: Not a dir"):
+    with pytest.raises(ConfigError, match=r"trainer\.default_local_dir='.*file/run' cannot be made a folder: Not a"):
         tracking(tmp_path / "file" / "run", "jsonl")
 
 
