@@ -1,9 +1,8 @@
-"""Both trainers agree with the switches that ``tiny`` leaves alone; each is on in a run where it meets several others."""
+"""Both trainers agree with the switches that ``tiny`` leaves alone; each is on in a run where it meets others."""
 
 from __future__ import annotations
 
 from itertools import chain
-from pathlib import Path
 
 import pytest
 
