@@ -11,7 +11,6 @@ from typing import Annotated, NoReturn
 import typer
 from rich.console import Console
 
-from runtime.environment import set_worker_env
 from verlift import doctor
 
 DEBUG = "--debug"
@@ -48,11 +47,13 @@ def _before_command(
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit: with the command's code, or 2 and one message for an error of the user's."""
-    set_worker_env()
     given = list(sys.argv[1:] if arguments is None else arguments)
     if DEBUG in given:  # it may stand anywhere
         given = [DEBUG, *(argument for argument in given if argument != DEBUG)]
     try:
+        from runtime.environment import set_worker_env  # here, since another package may stand in the place of ours
+
+        set_worker_env()
         build_app()(args=given, prog_name="verlift")
     except ImportError as error:
         sys.exit(report_shadows(error))

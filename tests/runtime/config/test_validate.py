@@ -2,8 +2,10 @@
 
 import pytest
 
+from runtime.agent_loop import AGENT_LOOPS
 from runtime.config import load_config, num_ranks, uses_critic, uses_reference
 from runtime.errors import BatchSizeError, ConfigError, RewardError
+from runtime.reward import registry
 
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 
@@ -121,7 +123,9 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None):
 """
 
 
-def test_names_that_the_file_of_the_reward_function_registers_are_known(tmp_path):
+def test_names_that_the_file_of_the_reward_function_registers_are_known(tmp_path, monkeypatch):
+    monkeypatch.setattr(registry, "_managers", dict(registry._managers))
+    monkeypatch.setattr(AGENT_LOOPS, "_classes", dict(AGENT_LOOPS._classes))
     (tmp_path / "mine.py").write_text(REGISTERING)
     names = ["reward.reward_manager.name=registered_by_a_test", f"{ROLLOUT}.agent.default_agent_loop=loop_of_a_test"]
     with pytest.raises(ConfigError, match="registered_by_a_test"):
