@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
-from datasets import Dataset
 
 from legacy.trainer import LegacyTrainer
 from parity_tests.capture import Capture
@@ -74,41 +75,18 @@ def test_a_learning_rate_of_zero_is_vacuous(cluster, tmp_path):  # noqa: ARG001
     assert verdict.line == "PARITY VACUOUS: the actor has no weight that changed between the start and step 1"
 
 
-# Faults, on recorded sessions: the second of each prompt saw an observation, which has mask 0.
+# Faults, on the recorded sessions of examples/: the second of each prompt called a tool, whose answer has mask 0.
 
-OBSERVED = [1, 1, 0, 0, 1]
+EXAMPLE = Path(__file__).parents[2] / "examples" / "recorded_sessions"
+MASKS = [[1, 1], [1] * 5 + [0] * 4 + [1] * 2]
+"""Of the two sessions of the first prompt."""
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory):
-    """A config that plays four prompts with two recorded sessions each, whose scores differ."""
-    rows = [
-        {
-            "data_source": "recorded",
-            "prompt": [{"role": "user", "content": f"prompt {prompt}"}],
-            "reward_model": {"style": "rule", "ground_truth": ""},
-            "agent_name": "replay_agent",
-            "extra_info": {"index": prompt, "sessions": [session(prompt, [1] * 3), session(prompt, OBSERVED)]},
-        }
-        for prompt in range(4)
-    ]
-    path = tmp_path_factory.mktemp("recorded") / "sessions.parquet"
-    Dataset.from_list(rows).to_parquet(path)
-    return tiny(
-        f"data.train_files={path}",
-        "data.shuffle=false",
-        "actor_rollout_ref.rollout.calculate_log_probs=false",
-        f"{ACTOR}.optim.lr=1e-4",
-    )
-
-
-def session(prompt: int, mask: list[int]) -> dict[str, object]:
-    return {
-        "prompt_ids": list(range(10, 14 + prompt)),
-        "response_ids": list(range(40 + prompt, 40 + prompt + len(mask))),
-        "response_mask": mask,
-        "reward_score": float(len(mask) + prompt),
-    }
+def recorded():
+    """The example's config, whichever folder the tests run in."""
+    overrides = [f"data.train_files={EXAMPLE / 'sessions.jsonl'}", "trainer.logger=[jsonl]"]
+    return load_config("recorded", overrides, EXAMPLE).config
 
 
 @pytest.fixture(scope="module")
@@ -120,9 +98,38 @@ def clean(cluster, recorded, tmp_path_factory) -> dict[str, Capture]:  # noqa: A
 
 
 def test_the_reference_agrees_where_tokens_are_masked(clean):
-    mask = clean["v1"].stage(1, "rollout").read("response_mask")
-    assert mask.tolist() == [1, 1, 1, *OBSERVED] * 4
+    rows = clean["v1"].stage(1, "rollout")
+    assert [row.tolist() for row in rows.responses.split(rows.read("response_mask"))[:2]] == MASKS
     assert against_reference(clean["v1"]).line == "PARITY PASS"
+
+
+@pytest.mark.parametrize("side", ["legacy", "v1"])
+def test_every_object_of_a_row_is_recorded(clean, side):
+    """The columns of the file, what the dataset adds, and the prompt's own name."""
+    rows = clean[side].stage(1, "rollout")
+    of_the_file = {"data_source", "prompt", "reward_model", "agent_name", "extra_info"}
+    added = {"raw_prompt", "index", "row_number", "tools_kwargs", "interaction_kwargs", "uid"}
+    assert set(rows.objects) == of_the_file | added
+    assert rows.objects["reward_model"][0] == {"style": "rule", "ground_truth": "7"}
+    assert rows.objects["uid"] == [key.uid for key in rows.keys]
+
+
+class TruthsSwapped(LegacyTrainer):
+    """Rows bring the ground truth of other prompts; scores are recorded, so that none of them tells."""
+
+    def rollout(self, prompts):
+        batch, series = super().rollout(prompts)
+        batch.non_tensor_batch["reward_model"] = batch.non_tensor_batch["reward_model"][::-1].copy()
+        return batch, series
+
+
+def test_swapped_ground_truths_are_named(clean, recorded, tmp_path):
+    directory = tmp_path / "run"
+    verdict = compare(capture_run(TruthsSwapped, for_parity(recorded, "legacy", 1, directory), directory), clean["v1"])
+    key = clean["v1"].stage(1, "rollout").keys[0]
+    place = f"PARITY DIVERGED at step 1 stage rollout field reward_model key {key} token -: "
+    assert verdict.line == f"{place}legacy ['ground_truth'] '99', v1 ['ground_truth'] '7'"
+    assert {field.field for field in verdict.fields if field.status.failed} == {"reward_model"}
 
 
 class MaskSkipped(AdvantageStage):
@@ -142,10 +149,10 @@ class LegacyWithoutMask(LegacyTrainer):
 
 
 def test_an_advantage_without_its_mask_is_named(clean, recorded, tmp_path):
-    """The second session of the first prompt is the first with an observation, and token 2 its first masked one."""
+    """The second session of the first prompt is the first with an observation."""
     verdict = run_parity(recorded, tmp_path / "run", steps=1, trainers={**TRAINERS, "legacy": LegacyWithoutMask})
     key = clean["v1"].stage(1, "rollout").keys[1]
-    place = f"PARITY DIVERGED at step 1 stage advantage field advantages key {key} token {OBSERVED.index(0)}: legacy "
+    place = f"PARITY DIVERGED at step 1 stage advantage field advantages key {key} token {MASKS[1].index(0)}: legacy "
     assert verdict.exit_code == 1
     assert verdict.line.startswith(place)
     assert verdict.line.endswith(", v1 0.0")
