@@ -14,7 +14,7 @@ help:  ## show the targets
 
 setup: $(STAMP)  ## create .venv and install everything
 
-# torch comes first and pinned: any other package that asks for torch would take a CUDA build of several gigabytes.
+# torch comes first and pinned, so that no other package chooses another build; README.md tells how to get the CPU one.
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) torch==2.13.0 -c constraints.txt

@@ -112,7 +112,7 @@ class LegacyTrainer(Trainer):
         return keys_of(batch)
 
     def record(self, batch: DataProto | None, stage: str, series: Series, digests: Mapping[str, str]) -> None:
-        fields = written_fields(stage, self.config)
+        fields = written_fields(stage, self.config, () if batch is None else batch.non_tensor_batch)
         written = None
         if batch is not None and fields:
             written = read_batch(batch, fields).select(torch.tensor(self.canonical_places(batch)).argsort())

@@ -115,9 +115,8 @@ def test_a_bad_reward_function_is_named_with_the_row(tmp_path, use_v1, body, mes
         train(use_v1, tmp_path, f"data.train_files={path}", f"reward.custom_reward_function.path={reward}")
 
 
-@pytest.mark.ray
 @BOTH
-def test_a_reward_file_that_is_not_there_is_named(tmp_path, use_v1, no_actor_left):  # noqa: ARG001
+def test_a_reward_file_that_is_not_there_is_named(tmp_path, use_v1):
     with pytest.raises(RewardError, match=r"gone\.py"):
         train(use_v1, tmp_path, f"reward.custom_reward_function.path={tmp_path}/gone.py")
 

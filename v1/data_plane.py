@@ -35,6 +35,7 @@ __all__ = [
     "Shard",
     "clear",
     "connect",
+    "field_names",
     "list_tags",
     "put_rows",
     "put_tag",
@@ -116,6 +117,11 @@ def clear(keys: Sequence[str], partition_id: str) -> None:
     """Remove ``keys`` and all their fields."""
     if keys:
         tq.kv_clear(keys=list(keys), partition_id=partition_id)
+
+
+def field_names(batch: KVBatchMeta) -> list[str]:
+    """The fields that every row of ``batch`` has."""
+    return list(resolve(batch).meta.field_names)
 
 
 def read(batch: KVBatchMeta, fields: Sequence[str]) -> TrajectoryBatch:

@@ -11,6 +11,7 @@ from runtime import metrics
 from runtime.advantage import AdvantageStage
 from runtime.errors import RewardError
 from runtime.trainer.hooks import StageHook, StageRecord
+from runtime.trainer.stages import written_fields
 from v1 import data_plane
 from v1.data_plane import KVBatchMeta
 
@@ -57,13 +58,13 @@ class DataWorker:
     def run_hooks(
         self,
         batch: KVBatchMeta | None,
-        fields: Sequence[str],
         step: int,
         stage: str,
         series: Mapping[str, Sequence[float]],
         digests: Mapping[str, str],
     ) -> None:
-        """Call the hooks with the ``fields`` that a stage wrote, in the batch's order."""
+        """Call the hooks with what ``stage`` wrote, in the batch's order; without a batch, with figures alone."""
+        fields = () if batch is None else written_fields(stage, self.config, data_plane.field_names(batch))
         written = data_plane.read(batch, fields) if batch is not None and fields else None
         record = StageRecord(step, stage, written, {name: tuple(values) for name, values in series.items()}, digests)
         for hook in self.hooks:

@@ -16,7 +16,6 @@ from runtime.config import uses_critic
 from runtime.identity import TrajectoryKey
 from runtime.metrics import READS
 from runtime.trainer.base import Series, Trainer
-from runtime.trainer.stages import written_fields
 from runtime.trainer.workers import Workers
 from runtime.workers.group import check_finished, get
 from v1 import data_plane
@@ -101,7 +100,6 @@ class V1Trainer(Trainer):
         self._on_data(
             "run_hooks",
             canonical,
-            written_fields(stage, self.config),
             self.global_steps,
             stage,
             dict(series),

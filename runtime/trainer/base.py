@@ -14,6 +14,7 @@ from torch import Tensor
 from runtime.agent_loop import Submission
 from runtime.cluster import start_ray
 from runtime.identity import TrajectoryKey
+from runtime.reward import build_reward_manager
 from runtime.tracking import Tracking
 from runtime.trainer.hooks import INITIAL_STAGE, StageHook
 from runtime.trainer.kl import kl_controller
@@ -41,6 +42,8 @@ class Trainer(ABC):
         self.global_steps = 0
         self._positions: dict[str, int] = {}
         self.prompts = PromptSource(config)
+        # Agent-loop workers build their own; a function that is not there is told before anything is started.
+        build_reward_manager(config, self.prompts.tokenizer)
         self.total_steps = self.prompts.total_steps
         self.config = config = with_schedule_length(config, self.total_steps)
         self.kl_controller = kl_controller(config)

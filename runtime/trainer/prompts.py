@@ -25,15 +25,14 @@ class PromptSource:
         self.config = config
         self.seed = config.runtime.seed
         model = config.actor_rollout_ref.model
-        tokenizer = AutoTokenizer.from_pretrained(
+        self.tokenizer = AutoTokenizer.from_pretrained(
             local_model(model.tokenizer_path or model.path), trust_remote_code=model.trust_remote_code
         )
         dataset = build_dataset(
-            config.data.train_files, tokenizer, config.data, max_samples=config.data.train_max_samples
+            config.data.train_files, self.tokenizer, config.data, max_samples=config.data.train_max_samples
         )
         self.loader = build_dataloader(dataset, config.data, self.seed)
         self._locate = dataset.locate
-        self._tokenizer = tokenizer
         self._epoch = 0
         prompts = len(self.loader) * (config.data.gen_batch_size or config.data.train_batch_size)
         all_epochs = prompts * config.trainer.total_epochs // config.data.train_batch_size
@@ -72,7 +71,7 @@ class PromptSource:
     @cached_property
     def _validation(self) -> tuple[Any, Iterable[Any]]:
         data = self.config.data
-        dataset = build_dataset(data.val_files, self._tokenizer, data, max_samples=data.val_max_samples)
+        dataset = build_dataset(data.val_files, self.tokenizer, data, max_samples=data.val_max_samples)
         return dataset, build_dataloader(dataset, data, self.seed, validation=True)
 
     def progress(self) -> dict[str, float]:
