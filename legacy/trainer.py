@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,8 +27,6 @@ from runtime.trainer.workers import Workers
 
 class LegacyTrainer(Trainer):
     """verl's legacy ``RayPPOTrainer``."""
-
-    name: ClassVar[str] = "legacy"
 
     def _start_workers(self) -> Workers:
         self.advantage_stage = AdvantageStage.from_config(self.config)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
@@ -27,8 +27,6 @@ from v1.replay_buffer import ReplayBuffer
 
 class V1Trainer(Trainer):
     """verl's ``PPOTrainer`` in mode ``sync``."""
-
-    name: ClassVar[str] = "v1"
 
     def _start_workers(self) -> Workers:
         data_plane.start(self.config)

@@ -6,7 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
@@ -34,8 +34,6 @@ class Trainer(ABC):
     ``KVBatchMeta`` in V1) and returns it, with the figures it made. ``hooks`` are called after each stage with what
     the stage wrote.
     """
-
-    name: ClassVar[str]
 
     def __init__(self, config: DictConfig, hooks: Sequence[StageHook] = ()) -> None:
         self.hooks = tuple(hooks)
