@@ -242,7 +242,8 @@ def record_mini_batches(scenarios: ModuleType, model: str, **arguments: Any) -> 
 
 
 def test_the_schedule_moves_once_a_training_step(scenarios: ModuleType, tiny_model: str) -> None:
-    config = scenarios.make_config(tiny_model, "actor_rollout_ref.actor.optim.lr_warmup_steps=4")
+    optim = "actor_rollout_ref.actor.optim"
+    config = scenarios.make_config(tiny_model, f"{optim}.lr=0.01", f"{optim}.lr_warmup_steps=4")
     spec, loss = scenarios.make_loss("token-mean", config)
     engine = scenarios.make_engine(spec)
     before = engine.digest()
