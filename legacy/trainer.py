@@ -18,7 +18,7 @@ from runtime.balance import balanced_order
 from runtime.config import uses_critic
 from runtime.errors import RewardError
 from runtime.identity import TrajectoryKey
-from runtime.metrics import READS, batch_metrics, by_source
+from runtime.metrics import batch_metrics, by_source
 from runtime.trainer.base import Series, Trainer
 from runtime.trainer.hooks import StageRecord
 from runtime.trainer.stages import written_fields
@@ -97,8 +97,7 @@ class LegacyTrainer(Trainer):
     # What the shared loop asks for.
 
     def batch_metrics(self, batch: DataProto) -> dict[str, float]:
-        fields = [*READS, "values"] if "values" in self.stage_names else list(READS)
-        return batch_metrics(read_batch(batch, fields), self.config.data.max_response_length)
+        return batch_metrics(read_batch(batch, self.metric_fields), self.config.data.max_response_length)
 
     def validation_scores(self, prompts: list[Submission]) -> dict[str, list[float]]:
         batch = self._play(prompts, self.config.actor_rollout_ref.rollout.val_kwargs.n, validate=True)

@@ -14,7 +14,6 @@ from runtime.agent_loop.runner import sampling_params
 from runtime.balance import balanced_order
 from runtime.config import uses_critic
 from runtime.identity import TrajectoryKey
-from runtime.metrics import READS
 from runtime.trainer.base import Series, Trainer
 from runtime.trainer.workers import Workers
 from runtime.workers.group import check_finished, get
@@ -78,8 +77,7 @@ class V1Trainer(Trainer):
         return batch, self._update("actor", batch)
 
     def batch_metrics(self, batch: KVBatchMeta) -> dict[str, float]:
-        fields = [*READS, "values"] if "values" in self.stage_names else list(READS)
-        return self._on_data("batch_metrics", batch, fields)
+        return self._on_data("batch_metrics", batch, self.metric_fields)
 
     def validation_scores(self, prompts: list[Submission]) -> dict[str, list[float]]:
         buffer = self._replay_buffer("val")

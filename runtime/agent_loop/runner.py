@@ -8,13 +8,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from omegaconf import DictConfig
-from transformers import AutoTokenizer
 
 from runtime.agent_loop import replay as _replay  # noqa: F401  (registers a built-in loop)
 from runtime.agent_loop import single_turn as _single_turn  # noqa: F401  (registers a built-in loop)
 from runtime.agent_loop.base import AGENT_LOOPS, AgentLoopOutput, GenerationClient, Session
+from runtime.data.chat import load_tokenizer
 from runtime.errors import RolloutError
-from runtime.fs import local_model
 from runtime.identity import PromptIdentity
 from runtime.reward import RewardItem, build_reward_manager
 from runtime.rollout.types import SamplingParams
@@ -40,10 +39,7 @@ class SessionRunner:
     def __init__(self, config: DictConfig, server: Any) -> None:
         self.config = config
         self.server = server
-        model = config.actor_rollout_ref.model
-        self.tokenizer = AutoTokenizer.from_pretrained(
-            local_model(model.tokenizer_path or model.path), trust_remote_code=model.trust_remote_code
-        )
+        self.tokenizer = load_tokenizer(config.actor_rollout_ref.model)
         self.limits = (config.data.max_prompt_length, config.data.max_response_length)
         self.reward_manager = build_reward_manager(config, self.tokenizer)
 

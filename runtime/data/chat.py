@@ -5,9 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from transformers import PreTrainedTokenizerBase
+from omegaconf import DictConfig
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from runtime.errors import ConfigError, PromptTooLongError
+from runtime.fs import local_model
+
+
+def load_tokenizer(model: DictConfig) -> PreTrainedTokenizerBase:
+    """The tokenizer of ``actor_rollout_ref.model``: that of ``tokenizer_path``, or of ``path`` when it is null."""
+    return AutoTokenizer.from_pretrained(
+        local_model(model.tokenizer_path or model.path), trust_remote_code=model.trust_remote_code
+    )
 
 
 def encode_chat(

@@ -14,6 +14,7 @@ from torch import Tensor
 from runtime.agent_loop import Submission
 from runtime.cluster import start_ray
 from runtime.identity import TrajectoryKey
+from runtime.metrics import READS
 from runtime.reward import build_reward_manager
 from runtime.tracking import Tracking
 from runtime.trainer.hooks import INITIAL_STAGE, StageHook
@@ -179,6 +180,11 @@ class Trainer(ABC):
     def rollout_n(self) -> int:
         """Sessions of each training prompt."""
         return self.config.actor_rollout_ref.rollout.n
+
+    @property
+    def metric_fields(self) -> list[str]:
+        """The fields that ``runtime.metrics.batch_metrics`` reads under this config."""
+        return [*READS, "values"] if "values" in self.stage_names else list(READS)
 
     def mini_batch_rows(self, role: str) -> int:
         """Rows of a global mini-batch: ``ppo_mini_batch_size`` counts prompts, each has n trajectories."""

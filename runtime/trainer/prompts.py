@@ -8,13 +8,12 @@ from functools import cached_property
 from typing import Any
 
 from omegaconf import DictConfig
-from transformers import AutoTokenizer
 
 from runtime.agent_loop import Submission
 from runtime.data import build_dataloader, build_dataset
+from runtime.data.chat import load_tokenizer
 from runtime.data.files import ROW_NUMBER
 from runtime.errors import DataError
-from runtime.fs import local_model
 from runtime.identity import PromptIdentity
 
 
@@ -24,10 +23,7 @@ class PromptSource:
     def __init__(self, config: DictConfig) -> None:
         self.config = config
         self.seed = config.runtime.seed
-        model = config.actor_rollout_ref.model
-        self.tokenizer = AutoTokenizer.from_pretrained(
-            local_model(model.tokenizer_path or model.path), trust_remote_code=model.trust_remote_code
-        )
+        self.tokenizer = load_tokenizer(config.actor_rollout_ref.model)
         dataset = build_dataset(
             config.data.train_files, self.tokenizer, config.data, max_samples=config.data.train_max_samples
         )
