@@ -29,13 +29,16 @@ LEVELS: dict[str, Level] = {
     "token_level_rewards": Level.RESPONSE,
     "old_log_probs": Level.RESPONSE,
     "entropy": Level.RESPONSE,
+    "sum_pi_squared": Level.RESPONSE,
     "ref_log_prob": Level.RESPONSE,
     "values": Level.RESPONSE,
     "advantages": Level.RESPONSE,
     "returns": Level.RESPONSE,
+    "rollout_is_weights": Level.RESPONSE,
     "input_ids": Level.SEQUENCE,
     "position_ids": Level.SEQUENCE,
     "num_turns": Level.ROW,
+    "reward_baselines": Level.ROW,
 }
 """Every tensor field of a trajectory and its level. A field that is not here is a dataset object, one a row."""
 

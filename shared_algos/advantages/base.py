@@ -7,30 +7,40 @@ from dataclasses import fields
 from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
 
 from shared_algos.advantages.episodes import Episodes
 from shared_algos.advantages.inputs import AdvantageConfig, AdvantageInputs, AdvantageOutputs
 from shared_algos.advantages.outcomes import Outcomes
 from shared_algos.errors import AlgorithmError, MissingInputError
-from shared_algos.registry import Registry
+from shared_algos.registry import Level, Registry
 
 ADVANTAGES: Registry[Callable[..., Any]] = Registry("advantage estimator")
 Estimator = TypeVar("Estimator", bound=Callable[..., Any])
 
 
 def register_advantage(
-    *names: str, needs: Iterable[str] = (), outcome: bool = False, reference: str = ""
+    *names: str,
+    needs: Iterable[str] = (),
+    outcome: bool = False,
+    level: Level | None = None,
+    reference: str = "",
+    replace: bool = False,
 ) -> Callable[[Estimator], Estimator]:
     """Register an estimator under one or more names.
 
     With ``outcome`` it is ``(Outcomes, AdvantageConfig) -> advantages [S]``, one a session; without,
     ``(Episodes, AdvantageConfig) -> (advantages [N], returns [N])``, one a mask-1 token. Both compute in float64.
+    With ``level=Level.BATCH`` it is ``(AdvantageInputs, AdvantageConfig) -> (advantages [T], returns [T])``, for
+    functions that see the batch as it is.
     needs: optional fields of ``AdvantageInputs`` that must be there. Raises ``AlgorithmError`` for any other name.
+    replace: see ``Registry.register``.
     """
     unknown = set(needs) - {field.name for field in fields(AdvantageInputs)}
     if unknown:
         raise AlgorithmError(f"{names} needs {sorted(unknown)}, which AdvantageInputs does not have")
-    return ADVANTAGES.register(*names, needs=needs, outcome=outcome, reference=reference)  # type: ignore[return-value]
+    level = level or (Level.OUTCOME if outcome else Level.TOKEN)
+    return ADVANTAGES.register(*names, needs=needs, level=level, reference=reference, replace=replace)  # type: ignore[return-value]
 
 
 @torch.no_grad()
@@ -48,9 +58,18 @@ def compute_advantages(
     for need in sorted(entry.needs):
         if getattr(inputs, need) is None:
             raise MissingInputError(f"advantage estimator {name!r} needs {need!r}, which the batch does not have")
-    if entry.outcome:
+    if entry.level is Level.OUTCOME:
         outcomes = Outcomes.of(inputs)
         return outcomes.spread(entry.function(outcomes, config), dtype)
-    episodes = Episodes.of(inputs)
-    advantages, returns = entry.function(episodes, config)
-    return episodes.spread(advantages, returns, dtype)
+    if entry.level is Level.TOKEN:
+        episodes = Episodes.of(inputs)
+        advantages, returns = entry.function(episodes, config)
+        return episodes.spread(advantages, returns, dtype)
+    return AdvantageOutputs(*(_masked(inputs, column, dtype) for column in entry.function(inputs, config)))
+
+
+def _masked(inputs: AdvantageInputs, column: Tensor, dtype: torch.dtype) -> Tensor:
+    """``column [T]`` in ``dtype``, 0 at mask-0 positions. ``NonFiniteError`` names the row of any other NaN."""
+    column = torch.where(inputs.mask, column.to(dtype), 0)
+    inputs.check_finite("the advantage or return", column, inputs.segments.rows)
+    return column

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,6 +24,10 @@ class AdvantageConfig:
     """GAE's trade of bias against variance."""
     norm_adv_by_std_in_grpo: bool = True
     """Whether GRPO divides by the group's std; off is Dr.GRPO (https://arxiv.org/abs/2503.20783)."""
+    gdpo_reward_weights: tuple[float, ...] | None = None
+    """GDPO's weight of each reward component; ``None``: 1 each."""
+    source: Any = None
+    """The ``algorithm`` group of the recipe as it is, handed on to functions with verl's signature."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,15 +56,26 @@ class AdvantageInputs:
     """``[T]``, log-probs of the policy at the start of the step."""
     sum_pi_squared: Tensor | None = None
     """``[T]``, the sum over the vocabulary of squared probabilities."""
+    rollout_is_weights: Tensor | None = None
+    """``[T]``, importance weights from the rollout policy to the old one."""
     reward_baselines: Tensor | None = None
     """``[B]``, the reward of a greedy response to the same prompt."""
+    reward_components: Tensor | None = None
+    """``[B, K]``, the K scores that a reward function returned beside the total."""
     keys: Sequence[str] | None = None
     """``[B]`` trajectory keys, only used to name a row in an error."""
 
     def __post_init__(self) -> None:
-        for name in ("token_level_rewards", "response_mask", "values", "old_log_probs", "sum_pi_squared"):
+        for name in (
+            "token_level_rewards",
+            "response_mask",
+            "values",
+            "old_log_probs",
+            "sum_pi_squared",
+            "rollout_is_weights",
+        ):
             self._check_length(name, self.segments.num_tokens, "tokens")
-        for name in ("groups", "sessions", "indices", "reward_baselines", "keys"):
+        for name in ("groups", "sessions", "indices", "reward_baselines", "reward_components", "keys"):
             self._check_length(name, self.segments.num_rows, "rows")
 
     def _check_length(self, name: str, expected: int, unit: str) -> None:

@@ -7,11 +7,21 @@ from shared_algos.policy_losses.base import (
     POLICY_LOSSES,
     PolicyLossConfig,
     PolicyLossInputs,
+    Selection,
     compute_policy_loss,
     register_policy_loss,
+    select_tokens,
 )
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
 
-__all__ = ["POLICY_LOSSES", "PolicyLossConfig", "PolicyLossInputs", "compute_policy_loss", "register_policy_loss"]
+__all__ = [
+    "POLICY_LOSSES",
+    "PolicyLossConfig",
+    "PolicyLossInputs",
+    "Selection",
+    "compute_policy_loss",
+    "register_policy_loss",
+    "select_tokens",
+]

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, TypeAlias
 
+import torch
 from torch import Tensor
 
 from shared_algos.aggregation import Denominators, LossOutput, check_aggregation
 from shared_algos.errors import AlgorithmError, MissingInputError
 from shared_algos.reductions import masked
-from shared_algos.registry import Registry
+from shared_algos.registry import Level, Registry
 from shared_algos.segments import Segments
 
 
@@ -28,6 +29,8 @@ class PolicyLossConfig:
     clip_ratio_c: float = 3.0
     """Where the advantage is negative, the loss stops growing at this ratio (dual clip); above 1."""
     loss_agg_mode: str = "token-mean"
+    source: Any = None
+    """The ``actor`` group of the recipe as it is, handed on to functions with verl's signature."""
 
     def __post_init__(self) -> None:
         check_aggregation(self.loss_agg_mode)
@@ -44,7 +47,7 @@ class PolicyLossConfig:
 
 @dataclass(frozen=True, eq=False)
 class PolicyLossInputs:
-    """Packed columns of one micro-batch."""
+    """Packed columns of one micro-batch, or of a whole mini-batch where a loss makes its ``Selection``."""
 
     log_probs: Tensor
     """``[T]``, of the policy being trained, with gradient."""
@@ -58,22 +61,59 @@ class PolicyLossInputs:
     denominators: Denominators
     rollout_is_weights: Tensor | None = None
     """``[T]``, importance weights from the rollout policy to the old one; they scale the loss of each token."""
+    selected: Tensor | None = None
+    """bool ``[T]``, the tokens that the loss's ``select`` chose in the whole mini-batch."""
 
     def at_mask(self, column: Tensor) -> Tensor:
         """``column [T]`` with 0 at mask-0 positions, in value and in gradient, so that no NaN there spreads."""
         return masked(column, self.response_mask)
 
 
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """What a loss decided about a whole mini-batch; its columns take the place of those of ``PolicyLossInputs``.
+
+    ``None``: the column stays as it is. A ``response_mask`` that differs is counted anew for the denominators.
+    """
+
+    selected: Tensor | None = None
+    """bool ``[T]``"""
+    response_mask: Tensor | None = None
+    """``[T]``"""
+    rollout_is_weights: Tensor | None = None
+    """``[T]``"""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Figures of the whole mini-batch."""
+
+    @property
+    def columns(self) -> dict[str, Tensor]:
+        """The columns that were decided, by name."""
+        found = ((f.name, getattr(self, f.name)) for f in fields(self) if f.name != "metrics")
+        return {name: column for name, column in found if column is not None}
+
+
 PolicyLoss: TypeAlias = Callable[[PolicyLossInputs, PolicyLossConfig], LossOutput]
+
+Select: TypeAlias = Callable[[PolicyLossInputs, PolicyLossConfig, torch.Generator], Selection]
+"""Looks at all rows of a mini-batch, without gradient, once before it is split. Draws come from the generator."""
 
 POLICY_LOSSES: Registry[PolicyLoss] = Registry("policy loss")
 
 
 def register_policy_loss(
-    *names: str, needs: Iterable[str] = (), reference: str = ""
+    *names: str,
+    needs: Iterable[str] = (),
+    level: Level = Level.TOKEN,
+    reference: str = "",
+    select: Select | None = None,
+    replace: bool = False,
 ) -> Callable[[PolicyLoss], PolicyLoss]:
-    """Register ``(PolicyLossInputs, PolicyLossConfig) -> LossOutput``; ``needs`` are optional input fields."""
-    return POLICY_LOSSES.register(*names, needs=needs, reference=reference)
+    """Register ``(PolicyLossInputs, PolicyLossConfig) -> LossOutput``.
+
+    needs: optional input fields. level: what one ratio of the loss belongs to. select: for losses that need
+    statistics of the whole mini-batch. replace: see ``Registry.register``.
+    """
+    return POLICY_LOSSES.register(*names, needs=needs, level=level, reference=reference, select=select, replace=replace)
 
 
 def compute_policy_loss(name: str, inputs: PolicyLossInputs, config: PolicyLossConfig) -> LossOutput:
@@ -86,3 +126,16 @@ def compute_policy_loss(name: str, inputs: PolicyLossInputs, config: PolicyLossC
         if getattr(inputs, need) is None:
             raise MissingInputError(f"policy loss {name!r} needs {need!r}, which the batch does not have")
     return entry.function(inputs, config)
+
+
+@torch.no_grad()
+def select_tokens(
+    name: str, inputs: PolicyLossInputs, config: PolicyLossConfig, generator: torch.Generator
+) -> Selection | None:
+    """What loss ``name`` decides about a whole mini-batch, ``None`` for a loss that looks at its parts only.
+
+    inputs: all rows of the mini-batch, over all ranks, in an order that depends on neither ranks nor micro-batches.
+    generator: seeded by step, epoch and mini-batch.
+    """
+    select = POLICY_LOSSES.get(name).select
+    return None if select is None else select(replace(inputs, log_probs=inputs.log_probs.detach()), config, generator)

@@ -2,7 +2,7 @@ import pytest
 
 from shared_algos.advantages import ADVANTAGES, register_advantage
 from shared_algos.errors import AlgorithmError, DuplicateAlgorithmError, UnknownAlgorithmError
-from shared_algos.registry import Registry
+from shared_algos.registry import Level, Registry
 
 
 def make(module="user"):
@@ -15,8 +15,8 @@ def make(module="user"):
 
 def test_an_entry_declares_what_it_needs():
     entry = ADVANTAGES.get("gae")
-    assert (entry.needs, entry.outcome, entry.reference) == (frozenset({"values"}), False, "GAE arXiv:1506.02438")
-    assert ADVANTAGES.get("grpo").outcome
+    assert (entry.needs, entry.level, entry.reference) == (frozenset({"values"}), Level.TOKEN, "GAE arXiv:1506.02438")
+    assert ADVANTAGES.get("grpo").level is Level.OUTCOME
 
 
 def test_aliases_are_one_function():
@@ -36,6 +36,16 @@ def test_another_source_under_a_taken_name_is_refused():
     registry.register("a")(make())
     with pytest.raises(DuplicateAlgorithmError, match=r"loss 'a' is already user\.make.*register other\.make"):
         registry.register("a")(make("other"))
+
+
+def test_a_function_that_may_replace_takes_a_name_over_with_a_warning(caplog):
+    registry = Registry("loss")
+    registry.register("a")(make())
+    theirs = make("other")
+    registry.register("a", replace=True)(theirs)
+    assert registry.get("a").function is theirs
+    assert "loss 'a' is other.make" in caplog.text
+    assert "no longer user.make" in caplog.text
 
 
 def test_an_unknown_name_gets_the_nearest_known():
