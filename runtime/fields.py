@@ -35,6 +35,7 @@ LEVELS: dict[str, Level] = {
     "advantages": Level.RESPONSE,
     "returns": Level.RESPONSE,
     "rollout_is_weights": Level.RESPONSE,
+    "selected": Level.RESPONSE,
     "input_ids": Level.SEQUENCE,
     "position_ids": Level.SEQUENCE,
     "num_turns": Level.ROW,

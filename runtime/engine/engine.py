@@ -7,7 +7,7 @@ calls every method on all ranks. Denominators, gradients and metrics are summed 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from runtime.engine.losses import Loss
 from runtime.engine.micro_batches import MicroBatchLimit, same_count_on_all_ranks
+from runtime.engine.mini_batch import gather_rows
 from runtime.engine.models import PolicyModel, ValueModel
 from runtime.engine.optim import build_optimizer, clip_and_step
 from runtime.engine.spec import EngineSpec, ModelSpec, Role
@@ -40,15 +41,18 @@ class Engine:
             self.optimizer, self.schedule = build_optimizer(self.model.parameters(), spec.optimizer)
 
     @torch.no_grad()
-    def infer(self, batch: TrajectoryBatch, temperature: float = 1.0, with_entropy: bool = True) -> dict[str, Tensor]:
-        """``log_probs [T]`` and ``entropy [T]``, or ``values [T]``, float32 on the CPU, in the batch's own row order.
+    def infer(
+        self, batch: TrajectoryBatch, temperature: float = 1.0, also: Collection[str] = ("entropy",)
+    ) -> dict[str, Tensor]:
+        """``log_probs [T]`` and what else ``also`` names (see ``TokenScores``), or ``values [T]``.
 
         batch: this rank's rows with ``input_ids`` and ``position_ids``. Micro-batches may reorder rows, results do not.
+        Results are float32 on the CPU.
         """
         self.model.eval()
         results: dict[str, Tensor] = {}
         for rows in self._micro_batches(batch, self.spec.infer_limit):
-            outputs = self._forward(self._micro_batch(batch, rows), temperature, with_entropy)
+            outputs = self._forward(self._micro_batch(batch, rows), temperature, also)
             places = batch.responses.token_indices(torch.tensor(rows, dtype=torch.int64))
             for name, values in outputs.items():
                 column = results.setdefault(name, torch.zeros(batch.responses.num_tokens, dtype=values.dtype))
@@ -80,26 +84,33 @@ class Engine:
                 "change data.train_batch_size, rollout.n or ppo_mini_batch_size"
             )
         return [
-            self.train_mini_batch(batch.select(rows), loss, temperature)
+            self.train_mini_batch(batch.select(rows), loss, temperature, draw=(seed, epoch, number))
             for epoch in range(epochs)
-            for rows in _row_order(len(batch), shuffle, seed, epoch).split(mini_batch_rows)
+            for number, rows in enumerate(_row_order(len(batch), shuffle, seed, epoch).split(mini_batch_rows))
         ]
 
-    def train_mini_batch(self, batch: TrajectoryBatch, loss: Loss, temperature: float = 1.0) -> dict[str, float]:
+    def train_mini_batch(
+        self, batch: TrajectoryBatch, loss: Loss, temperature: float = 1.0, draw: tuple[int, int, int] = (0, 0, 0)
+    ) -> dict[str, float]:
         """One optimizer step on this rank's share of a mini-batch; metrics are those of the whole mini-batch.
 
+        draw: seed (of the training step), epoch and mini-batch, for losses that draw tokens.
         Returns what the loss reports and, under its prefix, ``loss``, ``grad_norm`` (before clipping) and
         ``update_skipped`` (1 when the norm was not finite and nothing was updated). Sums stay float64 over
         micro-batches and ranks and are cast to float32 once, so that they do not depend on the split.
         """
         if self.optimizer is None or self.spec.optimizer is None:
             raise ConfigError("this engine was built without an optimizer and only infers")
+        decided: Mapping[str, float] = {}
+        if loss.select is not None:
+            batch, decided = self._with_selection(batch, loss, temperature, draw)
         self.model.train()
         denominators = self._denominators(batch, loss.horizon)
         totals: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), dtype=torch.float64, device=self.device))
         for rows in self._micro_batches(batch, self.spec.train_limit):
             micro_batch = self._micro_batch(batch, rows)
-            part = loss(self._forward(micro_batch, temperature, loss.needs_entropy), micro_batch, denominators)
+            outputs = self._forward(micro_batch, temperature, ("entropy",) if loss.needs_entropy else ())
+            part = loss(outputs, micro_batch, denominators)
             # FSDP averages gradients over ranks, but parts add up: their denominators are global already.
             (part.loss * self.world_size).backward()
             for name, value in {**part.metrics, f"{loss.prefix}/loss": part.loss}.items():
@@ -108,6 +119,7 @@ class Engine:
         return {
             **self._summed_over_ranks(totals),
             **loss.constants,
+            **decided,
             f"{loss.prefix}/grad_norm": norm,
             f"{loss.prefix}/update_skipped": float(not np.isfinite(norm)),
         }
@@ -127,10 +139,10 @@ class Engine:
         """sha256 of each weight's bytes; empty except on rank 0."""
         return digest_of(self.full_state_dict())
 
-    def _forward(self, batch: TrajectoryBatch, temperature: float, with_entropy: bool) -> dict[str, Tensor]:
+    def _forward(self, batch: TrajectoryBatch, temperature: float, also: Collection[str]) -> dict[str, Tensor]:
         if self.spec.role is Role.VALUE:
             return self.model(batch)
-        return self.model(batch, temperature, with_entropy)
+        return self.model(batch, temperature, also)
 
     def _micro_batches(self, batch: TrajectoryBatch, limit: MicroBatchLimit) -> Iterator[list[int]]:
         if not len(batch):
@@ -152,6 +164,19 @@ class Engine:
         for module in self.model.modules():
             if isinstance(module, FSDPModule):
                 module.reshard()
+
+    def _with_selection(
+        self, batch: TrajectoryBatch, loss: Loss, temperature: float, draw: tuple[int, int, int]
+    ) -> tuple[TrajectoryBatch, Mapping[str, float]]:
+        """This rank's rows with the columns that the loss decides for the whole mini-batch, and its figures."""
+        assert loss.select is not None
+        log_probs = self.infer(batch, temperature, also=())["log_probs"]
+        columns = {name: batch[name] for name in loss.selects_by}
+        rows = gather_rows(batch.keys, batch.responses, {"log_probs": log_probs, **columns}, self.device)
+        generator = torch.Generator().manual_seed(_mixed_seed(draw))
+        selection = loss.select(rows, generator)
+        own = {name: column[rows.own] for name, column in selection.columns.items()}
+        return batch.with_columns(own), selection.metrics
 
     def _denominators(self, batch: TrajectoryBatch, horizon: float) -> Denominators:
         local = Denominators.count(batch["response_mask"], batch.responses, horizon)
@@ -190,6 +215,9 @@ def _mixed_precision(spec: ModelSpec) -> MixedPrecisionPolicy:
 def _row_order(rows: int, shuffle: bool, seed: int, epoch: int) -> Tensor:
     if not shuffle:
         return torch.arange(rows)
-    # A seed sequence mixes both numbers, so that (42, 1) and (43, 0) are unrelated.
-    mixed = int(np.random.SeedSequence([seed, epoch]).generate_state(1, np.uint64)[0])
-    return torch.randperm(rows, generator=torch.Generator().manual_seed(mixed >> 1))
+    return torch.randperm(rows, generator=torch.Generator().manual_seed(_mixed_seed((seed, epoch))))
+
+
+def _mixed_seed(numbers: tuple[int, ...]) -> int:
+    """One seed of several numbers, so that (42, 1) and (43, 0) are unrelated."""
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0]) >> 1

@@ -6,7 +6,7 @@ The logits of T tokens over a vocabulary of V are by far the largest tensor of R
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,6 +19,17 @@ CHUNK_ROWS = 256
 ROW_MULTIPLE = 16
 
 
+class TokenScores(NamedTuple):
+    """Of each token's distribution over the full vocabulary, float32 (float64 for float64 inputs)."""
+
+    log_probs: Tensor
+    """``[T]``, of the label."""
+    entropy: Tensor | None
+    """``[T]``, in nats, where it was asked for."""
+    sum_pi_squared: Tensor | None
+    """``[T]``, the sum of squared probabilities, where it was asked for; without gradient."""
+
+
 def token_log_probs(
     hidden: Tensor,
     weight: Tensor,
@@ -27,17 +38,19 @@ def token_log_probs(
     bias: Tensor | None = None,
     with_entropy: bool = True,
     chunk_rows: int = CHUNK_ROWS,
-) -> tuple[Tensor, Tensor | None]:
-    """Log-probability of each label and entropy of each distribution ``softmax(hidden @ weight.T / temperature)``.
+    with_sum_pi_squared: bool = False,
+) -> TokenScores:
+    """What each label's distribution ``softmax(hidden @ weight.T / temperature)`` says about it.
 
-    hidden: ``[T, H]``. weight: ``[V, H]``. labels: int64 ``[T]``. bias: ``[V]``. Returns ``log_probs [T]`` and, unless
-    ``with_entropy`` is false, ``entropy [T]`` (nats over the full vocabulary), float32 (float64 for float64 inputs) and
+    hidden: ``[T, H]``. weight: ``[V, H]``. labels: int64 ``[T]``. bias: ``[V]``. Log-probs and entropy are
     differentiable with respect to hidden, weight and bias.
     """
     if temperature <= 0:
         raise ValueError(f"temperature must be positive, got {temperature}; greedy decoding is scored at 1")
-    log_probs, entropy = _TokenLogProbs.apply(hidden, weight, bias, labels, temperature, with_entropy, chunk_rows)
-    return log_probs, entropy if with_entropy else None
+    log_probs, entropy, squares = _TokenLogProbs.apply(
+        hidden, weight, bias, labels, temperature, with_entropy, with_sum_pi_squared, chunk_rows
+    )
+    return TokenScores(log_probs, entropy if with_entropy else None, squares if with_sum_pi_squared else None)
 
 
 def fill_rows(rows: Tensor) -> Tensor:
@@ -56,11 +69,13 @@ class _TokenLogProbs(torch.autograd.Function):
         labels: Tensor,
         temperature: float,
         with_entropy: bool,
+        with_sum_pi_squared: bool,
         chunk_rows: int,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor]:
         dtype = torch.promote_types(hidden.dtype, torch.float32)
         log_probs, log_sum_exp = (hidden.new_empty(hidden.shape[0], dtype=dtype) for _ in range(2))
         entropy = hidden.new_empty(hidden.shape[0] if with_entropy else 0, dtype=dtype)
+        squares = hidden.new_empty(hidden.shape[0] if with_sum_pi_squared else 0, dtype=dtype)
         for start in range(0, hidden.shape[0], chunk_rows):
             chunk = slice(start, start + chunk_rows)
             logits = _logits(hidden[chunk], weight, bias, temperature, dtype)
@@ -68,13 +83,17 @@ class _TokenLogProbs(torch.autograd.Function):
             rows = labels[chunk].shape[0]
             log_sum_exp[chunk] = normaliser[:rows]
             log_probs[chunk] = logits[:rows].gather(1, labels[chunk, None]).squeeze(1) - normaliser[:rows]
-            if with_entropy:
+            if with_entropy or with_sum_pi_squared:
                 probabilities = (logits - normaliser[:, None]).exp_()
+            if with_sum_pi_squared:
+                squares[chunk] = probabilities.square().sum(-1)[:rows]
+            if with_entropy:
                 entropy[chunk] = (normaliser - probabilities.mul_(logits).sum(-1))[:rows]
         ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(squares)
         ctx.save_for_backward(hidden, weight, bias, labels, log_sum_exp, entropy)
         ctx.temperature, ctx.chunk_rows = temperature, chunk_rows
-        return log_probs, entropy
+        return log_probs, entropy, squares
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
@@ -100,7 +119,7 @@ class _TokenLogProbs(torch.autograd.Function):
                 grad_weight.addmm_(grad_logits.T, fill_rows(hidden[chunk]))
             if grad_bias is not None:
                 grad_bias += grad_logits.sum(0)
-        return grad_hidden, grad_weight, grad_bias, None, None, None, None
+        return grad_hidden, grad_weight, grad_bias, None, None, None, None, None
 
 
 def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float, dtype: torch.dtype) -> Tensor:

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import Protocol, TypeAlias
 
+import torch
 from omegaconf import DictConfig
 from torch import Tensor
 
+from runtime.engine.mini_batch import MiniBatchRows
 from runtime.errors import ConfigError
 from runtime.trajectories import TrajectoryBatch
 from shared_algos.aggregation import Denominators, LossOutput, aggregate
 from shared_algos.errors import AlgorithmError
 from shared_algos.kl import check_kl_penalty, kl_loss
-from shared_algos.policy_losses import POLICY_LOSSES, PolicyLossConfig, PolicyLossInputs, compute_policy_loss
+from shared_algos.policy_losses import (
+    POLICY_LOSSES,
+    PolicyLossConfig,
+    PolicyLossInputs,
+    Selection,
+    compute_policy_loss,
+    select_tokens,
+)
 from shared_algos.value_loss import ValueLossConfig, ValueLossInputs, compute_value_loss
+
+Select: TypeAlias = Callable[[MiniBatchRows, torch.Generator], Selection]
 
 
 class Loss(Protocol):
@@ -28,6 +39,10 @@ class Loss(Protocol):
     """Whether ``outputs`` must hold the entropy."""
     constants: Mapping[str, float]
     """Metrics that are settings, and so do not add up over micro-batches."""
+    selects_by: tuple[str, ...]
+    """The columns that ``select`` looks at, beside the log-probs of the policy as it is."""
+    select: Select | None
+    """What decides columns of a whole mini-batch before it is split; ``None`` where nothing has to."""
 
     def __call__(self, outputs: Mapping[str, Tensor], batch: TrajectoryBatch, denominators: Denominators) -> LossOutput:
         """The part that a micro-batch adds: its loss, and metrics that add up over micro-batches and ranks."""
@@ -38,6 +53,7 @@ class ActorLoss:
     """Policy loss, less the entropy bonus, plus the KL to the reference (verl's ``ppo_loss`` and its metric names)."""
 
     prefix = "actor"
+    selects_by: tuple[str, ...] = ("old_log_probs", "advantages", "response_mask")
 
     def __init__(self, actor: DictConfig, max_response_length: int) -> None:
         """Read ``actor_rollout_ref.actor``. Raises ConfigError for a loss, mode or KL estimator that does not exist."""
@@ -58,6 +74,7 @@ class ActorLoss:
         except AlgorithmError as error:
             raise ConfigError(f"actor_rollout_ref.actor: {error}") from error
         self.horizon = float(actor.loss_scale_factor or max_response_length)
+        self.select: Select | None = None if POLICY_LOSSES.get(self._name).select is None else self._select
         self.needs_entropy = bool(actor.calculate_entropy) or self._entropy_coeff != 0
         self.constants: Mapping[str, float] = {} if self._kl_coef is None else {"actor/kl_coef": self._kl_coef}
 
@@ -78,6 +95,12 @@ class ActorLoss:
             loss = loss + self._kl_coef * kl
         return LossOutput(loss, metrics)
 
+    def _select(self, rows: MiniBatchRows, generator: torch.Generator) -> Selection:
+        mask = rows.columns["response_mask"]
+        denominators = Denominators.count(mask, rows.segments, self.horizon)
+        inputs = PolicyLossInputs(**rows.columns, segments=rows.segments, denominators=denominators)
+        return select_tokens(self._name, inputs, self._config, generator) or Selection()
+
     def _inputs(
         self, outputs: Mapping[str, Tensor], batch: TrajectoryBatch, denominators: Denominators
     ) -> PolicyLossInputs:
@@ -89,6 +112,7 @@ class ActorLoss:
             segments=batch.responses,
             denominators=denominators,
             rollout_is_weights=batch.columns.get("rollout_is_weights"),
+            selected=batch.columns.get("selected"),
         )
 
 
@@ -97,6 +121,8 @@ class CriticLoss:
 
     prefix = "critic"
     needs_entropy = False
+    selects_by: tuple[str, ...] = ()
+    select: Select | None = None
 
     def __init__(self, critic: DictConfig, max_response_length: int) -> None:
         """Read ``critic``. Raises ConfigError for an unknown aggregation or a bad clip range."""

@@ -5,7 +5,7 @@ Everything that touches a parameter happens inside ``forward``, because only the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -40,15 +40,24 @@ class PolicyModel(nn.Module):
             )
         _enable_checkpointing(self.hf, spec)
 
-    def forward(self, batch: TrajectoryBatch, temperature: float = 1.0, with_entropy: bool = True) -> dict[str, Tensor]:
-        """``log_probs [T]`` and, if asked for, ``entropy [T]`` of ``softmax(logits / temperature)``, float32."""
+    def forward(
+        self, batch: TrajectoryBatch, temperature: float = 1.0, also: Collection[str] = ("entropy",)
+    ) -> dict[str, Tensor]:
+        """``log_probs [T]`` of ``softmax(logits / temperature)``, and what ``also`` names (see ``TokenScores``)."""
         hidden = _predicting_states(self.hf.base_model, batch, self.packed)
         head = self.hf.get_output_embeddings()
         labels = batch["input_ids"][batch.predictors + 1]
-        log_probs, entropy = token_log_probs(
-            hidden, head.weight, labels, temperature, head.bias, with_entropy, self.chunk_rows
+        scores = token_log_probs(
+            hidden,
+            head.weight,
+            labels,
+            temperature,
+            head.bias,
+            with_entropy="entropy" in also,
+            with_sum_pi_squared="sum_pi_squared" in also,
+            chunk_rows=self.chunk_rows,
         )
-        return {"log_probs": log_probs} if entropy is None else {"log_probs": log_probs, "entropy": entropy}
+        return {name: values for name, values in scores._asdict().items() if values is not None}
 
 
 class ValueModel(nn.Module):

@@ -72,7 +72,7 @@ class ModelWorker:
     def _infer(self, engine: Engine, shard: Any, names: dict[str, str]) -> Any:
         """Run ``engine`` over a shard and answer with its outputs, renamed by ``names``; other outputs are left out."""
         batch = containers.read_batch(shard, _TOKENS)
-        outputs = engine.infer(batch, self._temperature, with_entropy="entropy" in names)
+        outputs = engine.infer(batch, self._temperature, also=names)
         return containers.answer(shard, batch, {new: outputs[old] for old, new in names.items()})
 
     def _update(

@@ -232,6 +232,7 @@ def record_mini_batches(scenarios: ModuleType, model: str, **arguments: Any) -> 
 
     class Recorder:
         prefix, horizon, needs_entropy, constants = loss.prefix, loss.horizon, loss.needs_entropy, loss.constants
+        selects_by, select = loss.selects_by, loss.select
 
         def __call__(self, outputs: Any, batch: Any, denominators: Any) -> Any:
             seen.append([scenarios.PROMPT_LENGTHS.index(length) for length in batch.prompts.lengths.tolist()])

@@ -21,10 +21,14 @@ def draw(tokens: int, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
 @pytest.mark.parametrize("temperature", [0.7, 1.0, 1.3])
 def test_equals_a_plain_softmax(tokens: int, temperature: float) -> None:
     hidden, weight, bias, labels = draw(tokens, torch.float64)
-    log_probs, entropy = token_log_probs(hidden, weight, labels, temperature, bias, chunk_rows=16)
+    log_probs, entropy, squares = token_log_probs(
+        hidden, weight, labels, temperature, bias, chunk_rows=16, with_sum_pi_squared=True
+    )
     plain = torch.distributions.Categorical(logits=(hidden @ weight.T + bias) / temperature)
     torch.testing.assert_close(log_probs, plain.log_prob(labels), rtol=0, atol=1e-12)
     torch.testing.assert_close(entropy, plain.entropy(), rtol=0, atol=1e-12)
+    torch.testing.assert_close(squares, plain.probs.square().sum(-1), rtol=0, atol=1e-12)
+    assert not squares.requires_grad
 
 
 @pytest.mark.parametrize("with_entropy", [True, False])
@@ -55,17 +59,17 @@ def test_either_output_alone_has_its_gradient(which: int) -> None:
 def test_a_row_has_the_same_bits_whatever_is_computed_with_it() -> None:
     hidden, weight, bias, labels = draw(300)
     with torch.no_grad():
-        together = token_log_probs(hidden, weight, labels, 0.7, bias)
+        together = token_log_probs(hidden, weight, labels, 0.7, bias, with_sum_pi_squared=True)
         order = torch.randperm(300, generator=torch.Generator().manual_seed(1))
         for rows in [torch.arange(n) for n in (1, 2, 3, 5, 11, 17, 255, 257)] + [order, order[:7]]:
-            some = token_log_probs(hidden[rows], weight, labels[rows], 0.7, bias)
+            some = token_log_probs(hidden[rows], weight, labels[rows], 0.7, bias, with_sum_pi_squared=True)
             for column, whole in zip(some, together, strict=True):
                 assert torch.equal(column, whole[rows])
 
 
 def test_float32_comes_back_for_bfloat16() -> None:
     hidden, weight, _, labels = draw(5, torch.bfloat16)
-    log_probs, entropy = token_log_probs(hidden, weight, labels)
+    log_probs, entropy, _ = token_log_probs(hidden, weight, labels)
     assert log_probs.dtype == entropy.dtype == torch.float32
     (log_probs.sum() + entropy.sum()).backward()
     assert hidden.grad.dtype == weight.grad.dtype == torch.bfloat16
@@ -73,7 +77,7 @@ def test_float32_comes_back_for_bfloat16() -> None:
 
 def test_no_tokens_give_empty_columns_and_zero_gradients() -> None:
     hidden, weight, bias, labels = draw(0)
-    log_probs, entropy = token_log_probs(hidden, weight, labels, 0.7, bias)
+    log_probs, entropy, _ = token_log_probs(hidden, weight, labels, 0.7, bias)
     assert log_probs.shape == entropy.shape == (0,)
     (log_probs.sum() + entropy.sum()).backward()
     assert not weight.grad.any()
