@@ -7,13 +7,13 @@ from dataclasses import fields
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
 
 from shared_algos.advantages.episodes import Episodes
-from shared_algos.advantages.inputs import AdvantageConfig, AdvantageInputs, AdvantageOutputs
+from shared_algos.advantages.inputs import AdvantageConfig, AdvantageInputs, AdvantageOutputs, all_finite
 from shared_algos.advantages.outcomes import Outcomes
 from shared_algos.errors import AlgorithmError, MissingInputError
-from shared_algos.registry import Level, Registry
+from shared_algos.reductions import masked
+from shared_algos.registry import Entry, Level, Registry
 
 ADVANTAGES: Registry[Callable[..., Any]] = Registry("advantage estimator")
 Estimator = TypeVar("Estimator", bound=Callable[..., Any])
@@ -52,12 +52,23 @@ def compute_advantages(
     dtype: what the float64 results are cast to at the end; float64 leaves them as they are.
 
     Raises ``UnknownAlgorithmError``, ``MissingInputError`` for an input that the estimator needs, and
-    ``NonFiniteError`` naming the row where a reward or value that takes part is infinite or NaN.
+    ``NonFiniteError`` naming the row where an input that takes part is infinite or NaN, or a result is.
     """
     entry = ADVANTAGES.get(name)
     for need in sorted(entry.needs):
         if getattr(inputs, need) is None:
             raise MissingInputError(f"advantage estimator {name!r} needs {need!r}, which the batch does not have")
+    outputs = _run(entry, inputs, config, dtype)
+    for what, column in (("the advantage", outputs.advantages), ("the return", outputs.returns)):
+        if not all_finite(column):
+            inputs.check_finite(what, column, inputs.segments.rows)
+    return outputs
+
+
+def _run(
+    entry: Entry[Callable[..., Any]], inputs: AdvantageInputs, config: AdvantageConfig, dtype: torch.dtype
+) -> AdvantageOutputs:
+    """What the estimator gives, in ``dtype`` and spread over the batch's tokens, 0 at mask-0 positions."""
     if entry.level is Level.OUTCOME:
         outcomes = Outcomes.of(inputs)
         return outcomes.spread(entry.function(outcomes, config), dtype)
@@ -65,11 +76,4 @@ def compute_advantages(
         episodes = Episodes.of(inputs)
         advantages, returns = entry.function(episodes, config)
         return episodes.spread(advantages, returns, dtype)
-    return AdvantageOutputs(*(_masked(inputs, column, dtype) for column in entry.function(inputs, config)))
-
-
-def _masked(inputs: AdvantageInputs, column: Tensor, dtype: torch.dtype) -> Tensor:
-    """``column [T]`` in ``dtype``, 0 at mask-0 positions. ``NonFiniteError`` names the row of any other NaN."""
-    column = torch.where(inputs.mask, column.to(dtype), 0)
-    inputs.check_finite("the advantage or return", column, inputs.segments.rows)
-    return column
+    return AdvantageOutputs(*(masked(column, inputs.mask).to(dtype) for column in entry.function(inputs, config)))

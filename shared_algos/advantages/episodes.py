@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from shared_algos.advantages.inputs import AdvantageInputs, AdvantageOutputs
+from shared_algos.kept_tokens import KeptTokens
+from shared_algos.reductions import all_finite
 from shared_algos.segments import Segments
 
 
@@ -20,47 +22,41 @@ class Episodes:
     """
 
     inputs: AdvantageInputs
-    segments: Segments
-    """N tokens in L rows."""
-    tokens: Tensor
-    """int64 ``[N]``: where each token stands in the T tokens of the batch."""
+    kept: KeptTokens
     rewards: Tensor
-    """float64 ``[N]``: token rewards, those on mask-0 tokens moved as ``_move_rewards`` says."""
+    """float64 ``[N]``: token rewards. A reward on a mask-0 token is read at the nearest mask-1 token before it, or at
+    the row's first: a trajectory that ends in an observation keeps its outcome."""
 
     @classmethod
     def of(cls, inputs: AdvantageInputs) -> Episodes:
         """Drop masked tokens. Raises ``NonFiniteError`` naming the row of a reward that is infinite or NaN."""
-        rows = inputs.live_rows
-        present = inputs.segments.token_indices(rows)
-        generated = inputs.mask[present]
-        segments = Segments.from_lengths(inputs.generated_lengths[rows])
-        rewards = inputs.token_level_rewards[present]
-        inputs.check_finite("the reward", rewards, inputs.segments.rows[present])
-        whole_rows = Segments.from_lengths(inputs.segments.lengths[rows])
-        return cls(inputs, segments, present[generated], _move_rewards(rewards, generated, whole_rows, segments))
+        kept = KeptTokens.of(inputs.segments, inputs.mask, inputs.live_rows)
+        rewards = kept.gather_sums(inputs.token_level_rewards)
+        if not all_finite(rewards):
+            present = inputs.segments.token_indices(kept.rows)
+            inputs.check_finite("the reward", inputs.token_level_rewards[present], inputs.segments.rows[present])
+        return cls(inputs, kept, rewards)
+
+    @property
+    def segments(self) -> Segments:
+        """N tokens in L rows."""
+        return self.kept.segments
+
+    @property
+    def tokens(self) -> Tensor:
+        """int64 ``[N]``: where each token stands in the T tokens of the batch."""
+        return self.kept.tokens
 
     def column(self, name: str) -> Tensor:
         """An input column ``[T]`` at the episodes' tokens, float64 ``[N]``.
 
         Raises ``NonFiniteError`` naming the row of a value that is infinite or NaN.
         """
-        column = getattr(self.inputs, name)[self.tokens].double()
-        self.inputs.check_finite(name, column, self.inputs.segments.rows[self.tokens])
+        column = self.kept.gather(getattr(self.inputs, name))
+        if not all_finite(column):
+            self.inputs.check_finite(name, column, self.inputs.segments.rows[self.tokens])
         return column
 
     def spread(self, advantages: Tensor, returns: Tensor, dtype: torch.dtype = torch.float32) -> AdvantageOutputs:
         """Put columns ``[N]`` back among the T tokens, 0 elsewhere."""
-        outputs = torch.zeros(2, self.inputs.segments.num_tokens, dtype=dtype, device=advantages.device)
-        outputs[:, self.tokens] = torch.stack([advantages, returns]).to(dtype)
-        return AdvantageOutputs(outputs[0], outputs[1])
-
-
-def _move_rewards(rewards: Tensor, generated: Tensor, rows: Segments, episodes: Segments) -> Tensor:
-    """Rewards ``[T']`` of whole rows read at mask-1 tokens, float64 ``[N]``.
-
-    A reward on a mask-0 token goes to the nearest mask-1 token before it, or to the row's first where there is none: a
-    trajectory that ends in an observation keeps its outcome, and the sum of a row's rewards never changes.
-    """
-    nearest = generated.cumsum(0) - 1
-    target = torch.maximum(nearest, episodes.offsets[:-1][rows.rows])
-    return Segments.from_lengths(target.bincount(minlength=episodes.num_tokens)).sum(rewards)
+        return AdvantageOutputs(self.kept.scatter(advantages, dtype), self.kept.scatter(returns, dtype))

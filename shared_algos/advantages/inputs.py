@@ -35,7 +35,7 @@ class AdvantageInputs:
     """Packed columns of a whole batch; every mini-batch, epoch and rank of it gets the same advantages.
 
     Columns are ``[T]`` (one value a response token) or ``[B]`` (one a row), float32 or float64.
-    Raises ``AlgorithmError`` for a column of another length.
+    Raises ``AlgorithmError`` for a column of another length or number of dimensions.
     """
 
     token_level_rewards: Tensor
@@ -61,7 +61,7 @@ class AdvantageInputs:
     reward_baselines: Tensor | None = None
     """``[B]``, the reward of a greedy response to the same prompt."""
     reward_components: Tensor | None = None
-    """``[B, K]``, the K scores that a reward function returned beside the total."""
+    """``[B, K]``, K of the scores that a reward function returned beside the total."""
     keys: Sequence[str] | None = None
     """``[B]`` trajectory keys, only used to name a row in an error."""
 
@@ -74,13 +74,18 @@ class AdvantageInputs:
             "sum_pi_squared",
             "rollout_is_weights",
         ):
-            self._check_length(name, self.segments.num_tokens, "tokens")
+            self._check_shape(name, self.segments.num_tokens, "tokens")
         for name in ("groups", "sessions", "indices", "reward_baselines", "reward_components", "keys"):
-            self._check_length(name, self.segments.num_rows, "rows")
+            self._check_shape(name, self.segments.num_rows, "rows")
 
-    def _check_length(self, name: str, expected: int, unit: str) -> None:
+    def _check_shape(self, name: str, expected: int, unit: str) -> None:
         column = getattr(self, name)
-        if column is not None and len(column) != expected:
+        if column is None:
+            return
+        dimensions = 2 if name == "reward_components" else 1
+        if isinstance(column, Tensor) and column.dim() != dimensions:
+            raise AlgorithmError(f"{name} must have {dimensions} dimension(s), got shape {list(column.shape)}")
+        if len(column) != expected:
             raise AlgorithmError(f"{name} has {len(column)} values for {expected} {unit}")
 
     @cached_property
@@ -110,6 +115,17 @@ class AdvantageInputs:
             raise AlgorithmError(f"{first} and {second} have the same group, session and index; they must differ")
         return rows
 
+    def at_rows(self, name: str, rows: Tensor) -> Tensor:
+        """An input column ``[B]`` or ``[B, K]`` at ``rows [N]``, float64 ``[N]`` or ``[N, K]``.
+
+        Raises ``NonFiniteError`` naming the row (and which of the K) of a value that is infinite or NaN.
+        """
+        column = getattr(self, name)[rows].double()
+        parts = {name: column} if column.dim() == 1 else {f"{name}[:, {k}]": c for k, c in enumerate(column.unbind(1))}
+        for part, values in parts.items():
+            self.check_finite(part, values, rows)
+        return column
+
     def describe(self, row: int) -> str:
         """Name a row for an error message."""
         key = f" ({self.keys[row]})" if self.keys is not None else ""
@@ -117,12 +133,19 @@ class AdvantageInputs:
 
     def check_finite(self, name: str, column: Tensor, rows: Tensor) -> None:
         """Raise ``NonFiniteError`` naming the row unless all of ``column [N]`` is finite; ``rows [N]`` are its rows."""
+        if all_finite(column):
+            return
         bad = (~column.isfinite()).nonzero().squeeze(1)
         if bad.numel():
             where = self.describe(int(rows[bad[0]]))
             raise NonFiniteError(
                 f"{name} of {where} is {float(column[bad[0]])}: it must be finite, or the row's response_mask all 0"
             )
+
+
+def all_finite(column: Tensor) -> bool:
+    """Whether there is no NaN and no infinity, in one pass without a temporary: none of them leaves a sum finite."""
+    return bool(column.sum().isfinite()) or bool(column.isfinite().all())
 
 
 @dataclass(frozen=True, eq=False)
