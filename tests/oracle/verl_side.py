@@ -96,6 +96,48 @@ def adaptive_kl(init_kl_coef, target_kl, horizon, updates):
     return values
 
 
+def rollout_correction(**kwargs):
+    """Weights ``[B, R]`` or None, the mask after rejection and the metrics."""
+    from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_rejection_mask
+
+    weights, mask, metrics = compute_rollout_correction_and_rejection_mask(**kwargs)
+    return None if weights is None else weights.batch["rollout_is_weights"], mask, metrics
+
+
+def off_policy_metrics(**kwargs):
+    from verl.trainer.ppo.rollout_corr_helper import compute_offpolicy_metrics
+
+    return compute_offpolicy_metrics(**kwargs)
+
+
+def pf_ppo(token_level_scores, seed, **kwargs):
+    """The rows that are drawn."""
+    import numpy as np
+    import torch
+    from verl import DataProto
+    from verl.trainer.ppo.core_algos import compute_pf_ppo_reweight_data
+
+    rows = np.arange(len(token_level_scores))
+    data = DataProto.from_dict(tensors={"token_level_scores": token_level_scores}, non_tensors={"row": rows})
+    torch.manual_seed(seed)
+    return compute_pf_ppo_reweight_data(data, **kwargs).non_tensor_batch["row"]
+
+
+def groups_without_spread(values, uids):
+    """The uids that V1's replay buffer would drop, of trajectories with these values of the metric."""
+    from verl.trainer.ppo.v1 import replay_buffer
+
+    keys = [f"{uid}_{session}_0" for session, uid in enumerate(uids)]
+    rewards = dict(zip(keys, values, strict=True))
+    buffer = object.__new__(replay_buffer.ReplayBuffer)
+    buffer.filter_groups_metric = "reward"
+    buffer.finished_keys = {"train": set(uids)}
+    buffer.partitions = {"train": keys}
+    buffer._dapo_classification_cache = {"train": {}}
+    replay_buffer.tq.kv_batch_get = lambda keys, **_: {"rm_scores": [rewards[key] for key in keys]}
+    return buffer._dapo_filtered_keys("train")[0]
+
+
 def serve(folder):
     """Answer until stdin closes; a call that raises is answered with its traceback."""
     sys.path.insert(0, folder)
