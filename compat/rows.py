@@ -80,11 +80,15 @@ def _select_rows(data: DataProto, rows: Tensor) -> DataProto:
     return data.select_idxs(rows)
 
 
+def column_names(data: DataProto) -> set[str]:
+    """The names of all tensor and object columns."""
+    return {*_tensors(data).keys(), *data.non_tensor_batch}
+
+
 @containers.read_batch.register
 def read_batch(data: DataProto, fields: Sequence[str]) -> TrajectoryBatch:
     """Pack the columns ``fields`` of a padded batch; ``MissingColumnError`` names a column that is not there."""
-    tensors = _tensors(data)
-    columns_there = set(tensors.keys()) | set(data.non_tensor_batch)
+    tensors, columns_there = _tensors(data), column_names(data)
     if missing := [name for name in fields if name not in columns_there]:
         raise MissingColumnError(f"the DataProto has no {missing}; it has {sorted(columns_there)}")
     width = tensors["prompts"].shape[1]
@@ -115,4 +119,4 @@ def answer(data: DataProto, batch: TrajectoryBatch, columns: Mapping[str, Tensor
     )
 
 
-__all__ = ["answer", "key_columns", "keys_of", "read_batch", "to_dataproto"]
+__all__ = ["answer", "column_names", "key_columns", "keys_of", "read_batch", "to_dataproto"]

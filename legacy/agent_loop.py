@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 from compat.protocol import DataProto
 from compat.rows import to_dataproto
 from runtime.agent_loop import AgentLoopOutput, SessionRunner, Submission, as_trajectories
-from runtime.agent_loop.runner import sampling_params, unfinished
+from runtime.agent_loop.runner import session_params, unfinished
 from runtime.errors import RolloutError
 from runtime.identity import TrajectoryKey
 from runtime.trainer.workers import Workers
@@ -32,9 +32,9 @@ class AgentLoopWorker:
         self, submissions: Sequence[Submission], session_ids: Sequence[int], validate: bool
     ) -> DataProto:
         """One trajectory a submission, in the order given, padded to ``data.max_{prompt,response}_length``."""
-        params = sampling_params(self.config, validate)
+        params = session_params(self.config, validate)
         sessions = [
-            asyncio.create_task(self.runner.run_session(submission, session_id, params))
+            asyncio.create_task(self.runner.run_session(submission, session_id, params[session_id]))
             for submission, session_id in zip(submissions, session_ids, strict=True)
         ]
         _, late = await asyncio.wait(sessions, timeout=self.config.runtime.rollout_timeout_s)

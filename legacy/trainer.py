@@ -9,13 +9,14 @@ import numpy as np
 import torch
 
 from compat.protocol import DataProto
-from compat.rows import answer, keys_of, read_batch
+from compat.rows import answer, column_names, keys_of, read_batch
 from legacy.agent_loop import AgentLoopManager, AgentLoopWorker
 from runtime.advantage import AdvantageStage
 from runtime.agent_loop import Submission
+from runtime.agent_loop.runner import session_params, sessions_each
 from runtime.arrays import object_array
 from runtime.balance import balanced_order
-from runtime.config import uses_critic
+from runtime.config import bypasses_old_log_prob, uses_critic
 from runtime.errors import RewardError
 from runtime.identity import TrajectoryKey
 from runtime.metrics import batch_metrics, by_source
@@ -35,7 +36,7 @@ class LegacyTrainer(Trainer):
         return workers
 
     def rollout(self, prompts: list[Submission]) -> tuple[DataProto, Series]:
-        return self._play(prompts, self.rollout_n, validate=False), {}
+        return self._play(prompts, validate=False), {}
 
     def reward(self, batch: DataProto) -> tuple[DataProto, Series]:
         scores = batch["rm_scores"]
@@ -51,6 +52,8 @@ class LegacyTrainer(Trainer):
         return batch, {}
 
     def old_log_prob(self, batch: DataProto) -> tuple[DataProto, Series]:
+        if bypasses_old_log_prob(self.config):
+            return batch.union(DataProto.from_dict({"old_log_probs": batch["rollout_log_probs"]})), {}
         return batch.union(self._compute_old_log_prob(batch)), {}
 
     def ref_log_prob(self, batch: DataProto) -> tuple[DataProto, Series]:
@@ -60,7 +63,7 @@ class LegacyTrainer(Trainer):
         return batch.union(self._compute_values(batch)), {}
 
     def advantage(self, batch: DataProto) -> tuple[DataProto, Series]:
-        trajectories = read_batch(batch, self.advantage_stage.reads)
+        trajectories = read_batch(batch, self.advantage_stage.reads(column_names(batch)))
         columns, scalars = self.advantage_stage(trajectories, self.kl_controller.value)
         self.update_kl(scalars, len(batch))
         # The one column that this stage may edit; a union would refuse the change.
@@ -100,7 +103,7 @@ class LegacyTrainer(Trainer):
         return batch_metrics(read_batch(batch, self.metric_fields), self.config.data.max_response_length)
 
     def validation_scores(self, prompts: list[Submission]) -> dict[str, list[float]]:
-        batch = self._play(prompts, self.config.actor_rollout_ref.rollout.val_kwargs.n, validate=True)
+        batch = self._play(prompts, validate=True)
         trajectories = read_batch(batch, ["rm_scores", "data_source"])
         totals = trajectories.responses.sum(trajectories["rm_scores"])
         return by_source(trajectories.objects["data_source"], totals)
@@ -117,17 +120,33 @@ class LegacyTrainer(Trainer):
         for hook in self.hooks:
             hook(StageRecord(self.global_steps, stage, written, figures, dict(digests)))
 
-    def _play(self, prompts: list[Submission], n: int, validate: bool) -> DataProto:
+    def _play(self, prompts: list[Submission], validate: bool) -> DataProto:
+        n = sessions_each(self.config, validate)
         batch = _prompt_batch(prompts)
-        gen_batch = self._get_gen_batch(batch).repeat(n, interleave=True)
-        gen_batch.non_tensor_batch["session_id"] = np.array(list(range(n)) * len(prompts), dtype=object)
-        gen_batch.meta_info["validate"] = validate
-        generated = self.async_rollout_manager.generate_sequences(gen_batch)
-        return batch.repeat(n, interleave=True).union(generated)
+        gen_batch = self._get_gen_batch(batch)
+        requests = _sessions(gen_batch.repeat(n, interleave=True), list(range(n)) * len(prompts))
+        greedy = [session_id for session_id in session_params(self.config, validate) if session_id >= n]
+        if greedy:
+            # In the same call as the others: ReMax's baseline must not wait for them.
+            requests = DataProto.concat([requests, _sessions(gen_batch, greedy * len(prompts))])
+        requests.meta_info["validate"] = validate
+        generated = self.async_rollout_manager.generate_sequences(requests)
+        trained = n * len(prompts)
+        played = batch.repeat(n, interleave=True).union(generated.slice(0, trained))
+        if greedy:
+            baselines = generated.slice(trained, None)["rm_scores"].sum(-1)
+            played = played.union(DataProto.from_dict({"reward_baselines": baselines.repeat_interleave(n)}))
+        return played
 
     def _update(self, role: str, batch: DataProto) -> Series:
         group = self.workers.group(role)
         return group.map_shards(f"update_{role}", batch, self.rank_order(role, len(batch)), step=self.global_steps)[0]
+
+
+def _sessions(gen_batch: DataProto, session_ids: list[int]) -> DataProto:
+    """``gen_batch`` with the session that each row is to play."""
+    columns = {**gen_batch.non_tensor_batch, "session_id": np.array(session_ids, dtype=object)}
+    return DataProto(gen_batch.batch, columns, dict(gen_batch.meta_info))
 
 
 def _prompt_batch(prompts: list[Submission]) -> DataProto:

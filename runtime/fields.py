@@ -67,14 +67,18 @@ STAGES: tuple[Stage, ...] = (
     Stage(
         "rollout",
         writes=("prompts", "responses", "input_ids", "position_ids", "response_mask", "num_turns"),
-        may_write=("rollout_log_probs", "rm_scores"),
+        may_write=("rollout_log_probs", "rm_scores", "reward_baselines"),
     ),
     Stage("reward", writes=("rm_scores", "token_level_scores")),
     Stage("balance"),
-    Stage("old_log_prob", writes=("old_log_probs", "entropy")),
+    Stage("old_log_prob", writes=("old_log_probs",), may_write=("entropy", "sum_pi_squared")),
     Stage("ref_log_prob", writes=("ref_log_prob",)),
     Stage("values", writes=("values",)),
-    Stage("advantage", writes=("token_level_rewards", "advantages", "returns", "response_mask")),
+    Stage(
+        "advantage",
+        writes=("token_level_rewards", "advantages", "returns", "response_mask"),
+        may_write=("rollout_is_weights",),
+    ),
     Stage("update_critic"),
     Stage("update_actor"),
 )

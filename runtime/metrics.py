@@ -11,13 +11,12 @@ from runtime.trajectories import TrajectoryBatch
 
 READS: tuple[str, ...] = (
     "response_mask",
-    "entropy",
     "token_level_scores",
     "token_level_rewards",
     "advantages",
     "returns",
 )
-"""The fields that ``batch_metrics`` needs; ``values`` joins them when a critic runs."""
+"""The fields that ``batch_metrics`` needs; ``values`` and ``entropy`` join them where they are computed."""
 
 
 def batch_metrics(batch: TrajectoryBatch, max_response_length: int) -> dict[str, float]:
@@ -35,9 +34,10 @@ def batch_metrics(batch: TrajectoryBatch, max_response_length: int) -> dict[str,
         **_spread("response_length", lengths),
         **_spread("prompt_length", batch.prompts.lengths.double()),
         "response_length/clip_ratio": float((lengths >= max_response_length).double().mean()),
-        "actor/entropy": _mean(batch["entropy"][kept]),
         "perf/total_num_tokens": float(batch.sequences.num_tokens),
     }
+    if "entropy" in batch:
+        metrics["actor/entropy"] = _mean(batch["entropy"][kept])
     if "values" in batch:
         metrics |= _spread("critic/values", batch["values"][kept]) | _explained_variance(batch, kept)
     return metrics

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import traceback
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from omegaconf import DictConfig
@@ -33,23 +35,45 @@ class AgentLoopWorker:
         data_plane.connect()
 
     async def generate_sequences(
-        self, submissions: list[Submission], n: int, params: SamplingParams, partition_id: str, global_steps: int
+        self,
+        submissions: list[Submission],
+        n: int,
+        sessions: Mapping[int, SamplingParams],
+        partition_id: str,
+        global_steps: int,
     ) -> None:
-        """Play n sessions of each prompt; outputs go to ``{uid}_{session_id}_{index}``, a prompt's end to ``uid``."""
+        """Play the sessions of each prompt; outputs go to ``{uid}_{session_id}_{index}``, a prompt's end to ``uid``.
+
+        n: sessions that are trained on; one more is the greedy baseline, of which only the reward is kept.
+        """
         await asyncio.gather(
-            *(self._run_prompt(submission, n, params, partition_id, global_steps) for submission in submissions)
+            *(self._run_prompt(submission, n, sessions, partition_id, global_steps) for submission in submissions)
         )
 
     async def _run_prompt(
-        self, submission: Submission, n: int, params: SamplingParams, partition_id: str, global_steps: int
+        self,
+        submission: Submission,
+        n: int,
+        params: Mapping[int, SamplingParams],
+        partition_id: str,
+        global_steps: int,
     ) -> None:
         tag = {"status": FINISHED, "global_steps": global_steps}
         try:
-            sessions = await self.runner.run_prompt(submission, range(n), params)
+            sessions = with_baseline(await self.runner.run_prompt(submission, params), n)
             await asyncio.to_thread(put_sessions, submission, sessions, self.runner.limits, partition_id, global_steps)
         except Exception as error:
             tag |= {"status": FAILURE, "error": _describe(error), "error_type": _error_type(error)}
         await asyncio.to_thread(data_plane.put_tag, submission.uid, partition_id, tag)
+
+
+def with_baseline(sessions: list[list[AgentLoopOutput]], n: int) -> list[list[AgentLoopOutput]]:
+    """The first n sessions, each output with the reward of the session after them, when there is one."""
+    played, greedy = sessions[:n], sessions[n:]
+    if not greedy:
+        return played
+    baseline = greedy[0][-1].reward_score
+    return [[replace(output, reward_baseline=baseline) for output in outputs] for outputs in played]
 
 
 def put_sessions(

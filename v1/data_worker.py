@@ -38,9 +38,15 @@ class DataWorker:
             raise RewardError(f"rm_scores of trajectory {batch.keys[row]} hold {float(scores[bad[0, 0]])}")
         data_plane.write(batch, trajectories, {"token_level_scores": scores})
 
+    def take_rollout_log_probs(self, batch: KVBatchMeta) -> None:
+        """File ``rollout_log_probs`` as ``old_log_probs`` (bypass mode)."""
+        trajectories = data_plane.read(batch, ["rollout_log_probs"])
+        data_plane.write(batch, trajectories, {"old_log_probs": trajectories["rollout_log_probs"]})
+
     def compute_advantage(self, batch: KVBatchMeta) -> dict[str, float]:
         """Run the advantage stage; ``batch.extra_info`` brings the KL coefficient."""
-        trajectories = data_plane.read(batch, self.advantage_stage.reads)
+        fields = self.advantage_stage.reads(data_plane.field_names(batch))
+        trajectories = data_plane.read(batch, fields)
         columns, scalars = self.advantage_stage(trajectories, batch.extra_info["kl_coef"])
         data_plane.write(batch, trajectories, columns)
         return scalars

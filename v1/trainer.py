@@ -10,9 +10,9 @@ import torch
 
 from runtime import containers
 from runtime.agent_loop import Submission
-from runtime.agent_loop.runner import sampling_params
+from runtime.agent_loop.runner import session_params, sessions_each
 from runtime.balance import balanced_order
-from runtime.config import uses_critic
+from runtime.config import bypasses_old_log_prob, uses_critic
 from runtime.identity import TrajectoryKey
 from runtime.trainer.base import Series, Trainer
 from runtime.trainer.workers import Workers
@@ -42,7 +42,7 @@ class V1Trainer(Trainer):
         return workers
 
     def rollout(self, prompts: list[Submission]) -> tuple[KVBatchMeta, Series]:
-        return self._play(prompts, self.rollout_n, self.replay_buffer, validate=False), {}
+        return self._play(prompts, self.replay_buffer, validate=False), {}
 
     def reward(self, batch: KVBatchMeta) -> tuple[KVBatchMeta, Series]:
         self._on_data("check_rewards", batch)
@@ -54,6 +54,9 @@ class V1Trainer(Trainer):
         return containers.select_rows(batch, order), {}
 
     def old_log_prob(self, batch: KVBatchMeta) -> tuple[KVBatchMeta, Series]:
+        if bypasses_old_log_prob(self.config):
+            self._on_data("take_rollout_log_probs", batch)
+            return batch, {}
         return self.workers.group("actor").dispatch("compute_log_prob", batch, self.rank_order("actor", len(batch))), {}
 
     def ref_log_prob(self, batch: KVBatchMeta) -> tuple[KVBatchMeta, Series]:
@@ -81,7 +84,7 @@ class V1Trainer(Trainer):
 
     def validation_scores(self, prompts: list[Submission]) -> dict[str, list[float]]:
         buffer = self._replay_buffer("val")
-        batch = self._play(prompts, self.config.actor_rollout_ref.rollout.val_kwargs.n, buffer, validate=True)
+        batch = self._play(prompts, buffer, validate=True)
         scores = self._on_data("scores_by_source", batch)
         buffer.clear(batch)
         return scores
@@ -108,12 +111,13 @@ class V1Trainer(Trainer):
     def _replay_buffer(self, partition: str) -> ReplayBuffer:
         return ReplayBuffer(f"{self.run_name}-{partition}", self.config)
 
-    def _play(self, prompts: list[Submission], n: int, buffer: ReplayBuffer, validate: bool) -> KVBatchMeta:
-        self.workers.expect([(prompt.position, session_id) for prompt in prompts for session_id in range(n)])
-        params = sampling_params(self.config, validate)
+    def _play(self, prompts: list[Submission], buffer: ReplayBuffer, validate: bool) -> KVBatchMeta:
+        n = sessions_each(self.config, validate)
+        sessions = session_params(self.config, validate)
+        self.workers.expect([(prompt.position, session_id) for prompt in prompts for session_id in sessions])
         calls = [
             agent.generate_sequences.remote(
-                [prompts[row] for row in rows], n, params, buffer.partition_id, self.global_steps
+                [prompts[row] for row in rows], n, sessions, buffer.partition_id, self.global_steps
             )
             for agent, rows in self.workers.shares(len(prompts))
         ]

@@ -36,6 +36,7 @@ class AgentLoopOutput:
     prompt_ids: tokens that the model was first given. response_ids: model and observation tokens after them.
     response_mask: 1 for tokens that the model generated, 0 for observations. response_logprobs: of the sampled tokens,
     0 at observations. reward_score: the outcome, when the loop scored itself. num_turns: user and assistant turns.
+    reward_baseline: the outcome of a greedy session of the same prompt, filled in by the worker for ReMax.
     """
 
     prompt_ids: list[int]
@@ -44,6 +45,7 @@ class AgentLoopOutput:
     response_logprobs: list[float] | None = None
     reward_score: float | None = None
     num_turns: int = 2
+    reward_baseline: float | None = None
     extra_fields: Mapping[str, Any] = field(default_factory=dict)
 
 

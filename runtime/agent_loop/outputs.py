@@ -46,6 +46,8 @@ def as_trajectories(
         columns["rollout_log_probs"] = _pack([output.response_logprobs or [] for output in outputs], torch.float32)
     if all(output.reward_score is not None for output in outputs):
         columns["rm_scores"] = outcome_scores([output.reward_score or 0.0 for output in outputs], responses)
+    if all(output.reward_baseline is not None for output in outputs):
+        columns["reward_baselines"] = torch.tensor([output.reward_baseline for output in outputs], dtype=torch.float32)
     return TrajectoryBatch(tuple(keys), prompts, responses, columns, _objects(outputs, samples))
 
 

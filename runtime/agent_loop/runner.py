@@ -12,6 +12,7 @@ from omegaconf import DictConfig
 from runtime.agent_loop import replay as _replay  # noqa: F401  (registers a built-in loop)
 from runtime.agent_loop import single_turn as _single_turn  # noqa: F401  (registers a built-in loop)
 from runtime.agent_loop.base import AGENT_LOOPS, AgentLoopOutput, GenerationClient, Session
+from runtime.config import plays_baseline
 from runtime.data.chat import load_tokenizer
 from runtime.errors import RolloutError
 from runtime.identity import PromptIdentity
@@ -44,14 +45,15 @@ class SessionRunner:
         self.reward_manager = build_reward_manager(config, self.tokenizer)
 
     async def run_prompt(
-        self, submission: Submission, session_ids: range, params: SamplingParams
+        self, submission: Submission, sessions: Mapping[int, SamplingParams]
     ) -> list[list[AgentLoopOutput]]:
-        """Play the sessions ``session_ids`` of one prompt at once; each one's outputs, in session order.
+        """Play sessions of one prompt at once, each by its parameters; each one's outputs, in the order given.
 
         The first error is raised only after every session has settled, so that none is left running.
         """
         played = await asyncio.gather(
-            *(self.run_session(submission, session_id, params) for session_id in session_ids), return_exceptions=True
+            *(self.run_session(submission, session_id, params) for session_id, params in sessions.items()),
+            return_exceptions=True,
         )
         for outcome in played:
             if isinstance(outcome, BaseException):
@@ -106,6 +108,21 @@ def unfinished(uids: Iterable[str], prompts: int, config: DictConfig) -> Rollout
         f"{len(late)} of {prompts} prompts have not finished after {config.runtime.rollout_timeout_s:g} s: uid "
         f"{', '.join(late[:5])}; look at their agent loop and reward function, or raise runtime.rollout_timeout_s"
     )
+
+
+def sessions_each(config: DictConfig, validate: bool = False) -> int:
+    """n: the sessions of each prompt that are trained on, or scored in validation."""
+    rollout = config.actor_rollout_ref.rollout
+    return rollout.val_kwargs.n if validate else rollout.n
+
+
+def session_params(config: DictConfig, validate: bool = False) -> dict[int, SamplingParams]:
+    """The sessions of each prompt and their sampling: 0 to n-1 and, in training, the greedy baseline of ReMax as n."""
+    n = sessions_each(config, validate)
+    sessions = dict.fromkeys(range(n), sampling_params(config, validate))
+    if plays_baseline(config) and not validate:
+        sessions[n] = replace(sessions[0], do_sample=False)
+    return sessions
 
 
 def sampling_params(config: DictConfig, validate: bool = False) -> SamplingParams:

@@ -2,6 +2,26 @@
 
 from runtime.config.load import LoadedConfig, load_config
 from runtime.config.notes import ConfigNote, format_notes
-from runtime.config.roles import num_ranks, uses_critic, uses_reference
+from runtime.config.roles import (
+    bypasses_old_log_prob,
+    corrects_rollout,
+    num_ranks,
+    plays_baseline,
+    uses_critic,
+    uses_reference,
+    writes_sum_pi_squared,
+)
 
-__all__ = ["ConfigNote", "LoadedConfig", "format_notes", "load_config", "num_ranks", "uses_critic", "uses_reference"]
+__all__ = [
+    "ConfigNote",
+    "LoadedConfig",
+    "bypasses_old_log_prob",
+    "corrects_rollout",
+    "format_notes",
+    "load_config",
+    "num_ranks",
+    "plays_baseline",
+    "uses_critic",
+    "uses_reference",
+    "writes_sum_pi_squared",
+]

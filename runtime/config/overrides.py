@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,7 +51,12 @@ def parse_overrides(texts: Iterable[str], config_dirs: Iterable[Path]) -> list[P
     return [_parse(parser, text, dirs) for text in texts]
 
 
+_TWO_BOUNDS = re.compile(r"(\+{0,2}[\w.]*_threshold)=([\d.]+_[\d.]+)")
+
+
 def _parse(parser: OverridesParser, text: str, config_dirs: list[Path]) -> ParsedOverride:
+    # hydra reads the two bounds 0.5_2 as the number 0.52.
+    text = _TWO_BOUNDS.sub(r"\1='\2'", text) if _TWO_BOUNDS.fullmatch(text) else text
     try:
         override = parser.parse_override(text)
         value = override.value()

@@ -22,3 +22,24 @@ def uses_critic(config: DictConfig) -> bool:
     if config.critic.enable is None:
         return "values" in ADVANTAGES.get(config.algorithm.adv_estimator).needs
     return bool(config.critic.enable)
+
+
+def plays_baseline(config: DictConfig) -> bool:
+    """Whether rollout plays one greedy session more for each prompt, whose reward is the baseline (ReMax)."""
+    return "reward_baselines" in ADVANTAGES.get(config.algorithm.adv_estimator).needs
+
+
+def bypasses_old_log_prob(config: DictConfig) -> bool:
+    """Whether the rollout's own log-probs serve as ``old_log_probs`` (``algorithm.rollout_correction.bypass_mode``)."""
+    return bool(config.algorithm.rollout_correction.bypass_mode)
+
+
+def writes_sum_pi_squared(config: DictConfig) -> bool:
+    """Whether ``old_log_prob`` writes ``sum_pi_squared``: where it is asked for, and where the estimator needs it."""
+    wanted = config.actor_rollout_ref.actor.calculate_sum_pi_squared
+    return wanted or "sum_pi_squared" in ADVANTAGES.get(config.algorithm.adv_estimator).needs
+
+
+def corrects_rollout(config: DictConfig) -> bool:
+    """Whether the advantage stage writes ``rollout_is_weights``; in bypass mode the loss makes its own."""
+    return config.algorithm.rollout_correction.rollout_is is not None and not bypasses_old_log_prob(config)

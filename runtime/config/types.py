@@ -16,10 +16,18 @@ from runtime.errors import ConfigError
 ONE_OR_MANY = {"data.train_files", "data.val_files", "trainer.logger"}
 """One value or a list of them."""
 
+NUMBER_OR_TEXT = {"algorithm.rollout_correction.rollout_is_threshold"}
+"""A number, or text such as ``0.5_5.0``."""
+
 TYPE_OF_NULL: dict[str, Any] = {
     "actor_rollout_ref.actor.loss_scale_factor": 1.0,
+    "actor_rollout_ref.actor.policy_loss.dro_beta": 1.0,
     "critic.loss_scale_factor": 1.0,
     "actor_rollout_ref.model.tokenizer_path": "",
+    "algorithm.gdpo_reward_keys": ListConfig([]),
+    "algorithm.gdpo_reward_weights": ListConfig([]),
+    "algorithm.rollout_correction.rollout_is": "",
+    "algorithm.rollout_correction.rollout_rs": "",
     "data.custom_cls.path": "",
     "data.custom_cls.name": "",
     "data.seed": 0,
@@ -85,6 +93,8 @@ def _fits(key: str, value: Any, default: Any) -> bool:
         return key in MAY_BE_NULL or key in TYPE_OF_NULL
     if key in ONE_OR_MANY:
         return isinstance(value, str | ListConfig)
+    if key in NUMBER_OR_TEXT and isinstance(value, str):
+        return True
     if isinstance(default, bool) or isinstance(value, bool):
         return isinstance(default, bool) and isinstance(value, bool)
     if isinstance(default, float):

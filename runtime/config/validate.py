@@ -6,11 +6,17 @@ from typing import Any
 
 from omegaconf import DictConfig
 
+from runtime.algorithms import (
+    advantage_config,
+    policy_loss_config,
+    policy_loss_name,
+    rollout_correction_config,
+)
 from runtime.config.batch_sizes import check_batch_sizes, check_positive
 from runtime.config.nearest import nearest_key
 from runtime.config.notes import ConfigNote
 from runtime.config.registered import check_registered_names
-from runtime.config.roles import uses_critic
+from runtime.config.roles import bypasses_old_log_prob, corrects_rollout, uses_critic
 from runtime.config.types import read_key
 from runtime.errors import ConfigError
 from runtime.tracking import check_backends
@@ -20,6 +26,7 @@ from shared_algos.kl import KL_PENALTIES
 from shared_algos.policy_losses import POLICY_LOSSES
 
 ACTOR, ROLLOUT, V1_MODE = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "trainer.v1.trainer_mode"
+CORRECTION = "algorithm.rollout_correction"
 TRAINED = (ACTOR, "critic")
 FSDP = ("fsdp", "fsdp2")
 STORED_TYPES = ("fp32", "bf16", "float32", "bfloat16")
@@ -118,6 +125,14 @@ ABOVE_ZERO: dict[str, str] = {
 }
 """Numbers above 0 where they are set, and why."""
 
+WAYS_OUT = {
+    "values": "set critic.enable=true",
+    "sum_pi_squared": f"set {CORRECTION}.bypass_mode=false, or choose another estimator",
+    "reward_components": "name the scores that your reward function returns in algorithm.gdpo_reward_keys",
+    "rollout_is_weights": f"set {CORRECTION}.rollout_is to token or sequence",
+}
+"""How to have what an estimator needs."""
+
 ADAPTIVE_KL_ABOVE_ZERO: dict[str, str] = {
     "algorithm.kl_ctrl.target_kl": "the measured KL is divided by it",
     "algorithm.kl_ctrl.horizon": "the number of trajectories is divided by it",
@@ -132,7 +147,6 @@ def validate(config: DictConfig, notes: list[ConfigNote]) -> None:
     """
     for key, choices in CHOICES.items():
         _check_choice(config, key, choices)
-    _check_choice(config, f"{ACTOR}.policy_loss.loss_mode", POLICY_LOSSES.names())
     check_positive(config, *POSITIVE)
     for key, bounds in RANGES.items():
         _check_range(config, key, *bounds)
@@ -145,6 +159,7 @@ def validate(config: DictConfig, notes: list[ConfigNote]) -> None:
     _check_clipping(config, notes)
     _check_sampling(config, notes)
     _check_advantages(config)
+    _check_policy_loss(config, notes)
     _check_trainer(config)
     check_batch_sizes(config, notes)
     check_registered_names(config)
@@ -224,12 +239,47 @@ def _check_advantages(config: DictConfig) -> None:
     """The estimator is registered, and what it needs will be there."""
     name = config.algorithm.adv_estimator
     _check_choice(config, "algorithm.adv_estimator", ADVANTAGES.names())
-    provided = {"old_log_probs", "values"} if uses_critic(config) else {"old_log_probs"}
+    advantage_config(config)
+    provided = {"old_log_probs", "reward_baselines"}
+    if uses_critic(config):
+        provided.add("values")
+    if not bypasses_old_log_prob(config):
+        provided.add("sum_pi_squared")
+    if config.algorithm.gdpo_reward_keys:
+        provided.add("reward_components")
+    if corrects_rollout(config):
+        provided.add("rollout_is_weights")
     for need in sorted(ADVANTAGES.get(name).needs - provided):
         trainer = "V1" if config.trainer.use_v1 else "legacy"
-        way_out = "set critic.enable=true" if need == "values" else "choose another estimator"
+        way_out = WAYS_OUT.get(need, "choose another estimator")
         raise ConfigError(
             f"algorithm.adv_estimator={name} needs {need!r}, which the {trainer} trainer does not have here; {way_out}"
+        )
+
+
+def _check_policy_loss(config: DictConfig, notes: list[ConfigNote]) -> None:
+    """The loss is registered, its settings are in bounds, and what rollout correction needs will be there."""
+    key, mode = f"{ACTOR}.policy_loss.loss_mode", config.actor_rollout_ref.actor.policy_loss.loss_mode
+    _check_choice(config, key, POLICY_LOSSES.names())
+    settings, correction = policy_loss_config(config), rollout_correction_config(config)
+    name, bypass = policy_loss_name(config), bypasses_old_log_prob(config)
+    if name == "dro" and settings.dro_beta is None:
+        raise ConfigError(f"{key}=dro needs {ACTOR}.policy_loss.dro_beta, a number above 0")
+    if name == "bypass_mode" and not bypass:
+        raise ConfigError(
+            f"{key}=bypass_mode needs {CORRECTION}.bypass_mode=true: it corrects against rollout log-probs"
+        )
+    if mode not in (name, "vanilla"):
+        notes.append(
+            ConfigNote(key, "warning", f"has no effect, as in verl: {CORRECTION}.bypass_mode chooses the loss")
+        )
+    wanted = [field for field in ("rollout_is", "rollout_rs", "bypass_mode") if getattr(correction, field)]
+    if wanted and not config.actor_rollout_ref.rollout.calculate_log_probs:
+        raise ConfigError(f"{CORRECTION}.{wanted[0]} needs {ROLLOUT}.calculate_log_probs=true")
+    if bypass and config.actor_rollout_ref.actor.calculate_sum_pi_squared:
+        raise ConfigError(
+            f"{ACTOR}.calculate_sum_pi_squared=true needs the forward pass of old_log_prob, which "
+            f"{CORRECTION}.bypass_mode=true leaves out; set one of them to false"
         )
 
 

@@ -9,6 +9,7 @@ import torch
 from omegaconf import DictConfig
 from torch import Tensor
 
+from runtime.algorithms import policy_loss_config, policy_loss_name, value_loss_config
 from runtime.engine.mini_batch import MiniBatchRows
 from runtime.errors import ConfigError
 from runtime.trajectories import TrajectoryBatch
@@ -17,13 +18,12 @@ from shared_algos.errors import AlgorithmError
 from shared_algos.kl import check_kl_penalty, kl_loss
 from shared_algos.policy_losses import (
     POLICY_LOSSES,
-    PolicyLossConfig,
     PolicyLossInputs,
     Selection,
     compute_policy_loss,
     select_tokens,
 )
-from shared_algos.value_loss import ValueLossConfig, ValueLossInputs, compute_value_loss
+from shared_algos.value_loss import ValueLossInputs, compute_value_loss
 
 Select: TypeAlias = Callable[[MiniBatchRows, torch.Generator], Selection]
 
@@ -55,26 +55,21 @@ class ActorLoss:
     prefix = "actor"
     selects_by: tuple[str, ...] = ("old_log_probs", "advantages", "response_mask")
 
-    def __init__(self, actor: DictConfig, max_response_length: int) -> None:
-        """Read ``actor_rollout_ref.actor``. Raises ConfigError for a loss, mode or KL estimator that does not exist."""
-        self._name = actor.policy_loss.loss_mode
+    def __init__(self, config: DictConfig) -> None:
+        """Read the config of a run. Raises ConfigError for a loss, mode or KL estimator that does not exist."""
+        actor = config.actor_rollout_ref.actor
+        self._name = policy_loss_name(config)
+        self._config = policy_loss_config(config)
         self._entropy_coeff = float(actor.entropy_coeff)
         self._kl_type = actor.kl_loss_type
         self._kl_coef = float(actor.kl_loss_coef) if actor.use_kl_loss else None
         try:
-            POLICY_LOSSES.get(self._name)
+            entry = POLICY_LOSSES.get(self._name)
             check_kl_penalty(self._kl_type)
-            self._config = PolicyLossConfig(
-                clip_ratio=actor.clip_ratio,
-                clip_ratio_low=actor.clip_ratio_low,
-                clip_ratio_high=actor.clip_ratio_high,
-                clip_ratio_c=actor.clip_ratio_c,
-                loss_agg_mode=actor.loss_agg_mode,
-            )
         except AlgorithmError as error:
             raise ConfigError(f"actor_rollout_ref.actor: {error}") from error
-        self.horizon = float(actor.loss_scale_factor or max_response_length)
-        self.select: Select | None = None if POLICY_LOSSES.get(self._name).select is None else self._select
+        self.horizon = float(actor.loss_scale_factor or config.data.max_response_length)
+        self.select: Select | None = None if entry.select is None else self._select
         self.needs_entropy = bool(actor.calculate_entropy) or self._entropy_coeff != 0
         self.constants: Mapping[str, float] = {} if self._kl_coef is None else {"actor/kl_coef": self._kl_coef}
 
@@ -124,13 +119,10 @@ class CriticLoss:
     selects_by: tuple[str, ...] = ()
     select: Select | None = None
 
-    def __init__(self, critic: DictConfig, max_response_length: int) -> None:
-        """Read ``critic``. Raises ConfigError for an unknown aggregation or a bad clip range."""
-        try:
-            self._config = ValueLossConfig(critic.cliprange_value, critic.loss_agg_mode)
-        except AlgorithmError as error:
-            raise ConfigError(f"critic: {error}") from error
-        self.horizon = float(critic.loss_scale_factor or max_response_length)
+    def __init__(self, config: DictConfig) -> None:
+        """Read the config of a run. Raises ConfigError for an unknown aggregation or a bad clip range."""
+        self._config = value_loss_config(config)
+        self.horizon = float(config.critic.loss_scale_factor or config.data.max_response_length)
         self.constants: Mapping[str, float] = {}
 
     def __call__(self, outputs: Mapping[str, Tensor], batch: TrajectoryBatch, denominators: Denominators) -> LossOutput:

@@ -38,7 +38,7 @@ def gather_rows(
     dist.all_gather_object(shares, (keys, segments.lengths.tolist()))
     counts = [sum(lengths) for _, lengths in shares]
     together = Segments.from_lengths([length for _, lengths in shares for length in lengths])
-    all_keys = [(key.uid, key.session_id, key.index) for keys_of_rank, _ in shares for key in keys_of_rank]
+    all_keys = [key for keys_of_rank, _ in shares for key in keys_of_rank]
     order = torch.tensor(sorted(range(len(all_keys)), key=all_keys.__getitem__), dtype=torch.int64)
     tokens = together.token_indices(order)
     begin = sum(counts[: dist.get_rank()])

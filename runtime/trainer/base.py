@@ -13,6 +13,7 @@ from torch import Tensor
 
 from runtime.agent_loop import Submission
 from runtime.cluster import start_ray
+from runtime.config import bypasses_old_log_prob
 from runtime.identity import TrajectoryKey
 from runtime.metrics import READS
 from runtime.reward import build_reward_manager
@@ -184,7 +185,8 @@ class Trainer(ABC):
     @property
     def metric_fields(self) -> list[str]:
         """The fields that ``runtime.metrics.batch_metrics`` reads under this config."""
-        return [*READS, "values"] if "values" in self.stage_names else list(READS)
+        optional = {"values": "values" in self.stage_names, "entropy": not bypasses_old_log_prob(self.config)}
+        return [*READS, *(name for name, there in optional.items() if there)]
 
     def mini_batch_rows(self, role: str) -> int:
         """Rows of a global mini-batch: ``ppo_mini_batch_size`` counts prompts, each has n trajectories."""

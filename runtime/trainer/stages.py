@@ -6,7 +6,14 @@ from collections.abc import Iterable
 
 from omegaconf import DictConfig
 
-from runtime.config import uses_critic, uses_reference
+from runtime.config import (
+    bypasses_old_log_prob,
+    corrects_rollout,
+    plays_baseline,
+    uses_critic,
+    uses_reference,
+    writes_sum_pi_squared,
+)
 from runtime.fields import CARRIERS, LEVELS, STAGE_NAMES, STAGES
 
 
@@ -36,9 +43,15 @@ def written_fields(stage: str, config: DictConfig, there: Iterable[str] = ()) ->
     there: names of the fields that the batch holds. Its dataset objects (data files decide which there are) are
     written by ``rollout``, together with what an agent loop adds, such as ``reward_extra_info``.
     """
-    absent = set() if config.actor_rollout_ref.rollout.calculate_log_probs else {"rollout_log_probs"}
+    asked_for = {
+        "rollout_log_probs": config.actor_rollout_ref.rollout.calculate_log_probs,
+        "reward_baselines": plays_baseline(config),
+        "entropy": not bypasses_old_log_prob(config),
+        "sum_pi_squared": writes_sum_pi_squared(config),
+        "rollout_is_weights": corrects_rollout(config),
+    }
     objects = sorted(set(there) - LEVELS.keys() - CARRIERS) if stage == "rollout" else ()
     for known in STAGES:
         if known.name == stage:
-            return (*known.writes, *(name for name in known.may_write if name not in absent), *objects)
+            return (*known.writes, *(name for name in known.may_write if asked_for.get(name, True)), *objects)
     return ()

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from omegaconf import DictConfig
 
 from runtime import containers
-from runtime.config import num_ranks, uses_reference
+from runtime.config import corrects_rollout, num_ranks, uses_reference, writes_sum_pi_squared
 from runtime.devices import device_of
 from runtime.engine.engine import Engine
 from runtime.engine.losses import ActorLoss, CriticLoss, Loss
@@ -106,11 +106,14 @@ class ActorWorker(ModelWorker):
     def load(self) -> None:
         self.engine = self._engine(actor_spec(self.config))
         self.reference = self._engine(ref_spec(self.config)) if uses_reference(self.config) else None
-        self.loss = ActorLoss(self.config.actor_rollout_ref.actor, self.config.data.max_response_length)
+        self.loss = ActorLoss(self.config)
 
     def compute_log_prob(self, shard: Any) -> Any:
-        """``old_log_probs`` and ``entropy`` of the policy as it is now."""
-        return self._infer(self.engine, shard, {"log_probs": "old_log_probs", "entropy": "entropy"})
+        """``old_log_probs`` and ``entropy`` of the policy as it is now, and ``sum_pi_squared`` where it is needed."""
+        names = {"log_probs": "old_log_probs", "entropy": "entropy"}
+        if writes_sum_pi_squared(self.config):
+            names["sum_pi_squared"] = "sum_pi_squared"
+        return self._infer(self.engine, shard, names)
 
     def compute_ref_log_prob(self, shard: Any) -> Any:
         """``ref_log_prob`` of the reference policy."""
@@ -124,6 +127,8 @@ class ActorWorker(ModelWorker):
         reads: tuple[str, ...] = ("old_log_probs", "advantages")
         if actor.use_kl_loss:
             reads += ("ref_log_prob",)
+        if corrects_rollout(self.config):
+            reads += ("rollout_is_weights",)
         return self._update(shard, reads, actor, self.loss, step)
 
 
@@ -132,7 +137,7 @@ class CriticWorker(ModelWorker):
 
     def load(self) -> None:
         self.engine = self._engine(critic_spec(self.config))
-        self.loss = CriticLoss(self.config.critic, self.config.data.max_response_length)
+        self.loss = CriticLoss(self.config)
 
     def compute_values(self, shard: Any) -> Any:
         """``values`` of the critic as it is now."""

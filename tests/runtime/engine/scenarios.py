@@ -28,7 +28,6 @@ from shared_algos.segments import Segments
 ROOT = Path(__file__).parents[3]
 PROMPT_LENGTHS = (4, 9, 2, 7, 3, 12)
 RESPONSE_LENGTHS = (3, 8, 5, 1, 11, 6)
-MAX_RESPONSE_LENGTH = 16
 
 LIMITS: dict[str, MicroBatchLimit] = {
     "all": RowLimit(None),
@@ -107,8 +106,8 @@ def make_engine(spec: EngineSpec, rank: int = 0, world_size: int = 1) -> Engine:
 
 def make_loss(name: str, config: DictConfig) -> tuple[EngineSpec, Loss]:
     if name == "critic":
-        return critic_spec(config), CriticLoss(config.critic, MAX_RESPONSE_LENGTH)
-    return actor_spec(config), ActorLoss(config.actor_rollout_ref.actor, MAX_RESPONSE_LENGTH)
+        return critic_spec(config), CriticLoss(config)
+    return actor_spec(config), ActorLoss(config)
 
 
 def gradients(engine: Engine) -> dict[str, torch.Tensor]:

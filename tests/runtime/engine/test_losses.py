@@ -13,8 +13,7 @@ from shared_algos.aggregation import Denominators
 
 
 def actor_loss(scenarios: ModuleType, *overrides: str) -> tuple[ActorLoss, float, dict[str, float]]:
-    actor = scenarios.make_config("unused", *overrides).actor_rollout_ref.actor
-    loss, batch = ActorLoss(actor, 16), scenarios.make_batch()
+    loss, batch = ActorLoss(scenarios.make_config("unused", *overrides)), scenarios.make_batch()
     outputs = {"log_probs": batch["old_log_probs"] + 0.1, "entropy": torch.full((batch.responses.num_tokens,), 2.0)}
     part = loss(outputs, batch, Denominators.count(batch["response_mask"], batch.responses, loss.horizon))
     return loss, float(part.loss), {name: float(value) for name, value in part.metrics.items()}
@@ -65,7 +64,7 @@ def test_a_bad_setting_is_refused_when_the_loss_is_built(scenarios: ModuleType, 
 
 
 def test_the_critic_regresses_on_returns(scenarios: ModuleType) -> None:
-    loss, batch = CriticLoss(scenarios.make_config("unused").critic, 16), scenarios.make_batch()
+    loss, batch = CriticLoss(scenarios.make_config("unused")), scenarios.make_batch()
     part = loss(
         {"values": batch["values"]}, batch, Denominators.count(batch["response_mask"], batch.responses, loss.horizon)
     )
