@@ -18,6 +18,7 @@ from runtime.arrays import object_array
 from runtime.balance import balanced_order
 from runtime.config import bypasses_old_log_prob, uses_critic
 from runtime.errors import RewardError
+from runtime.group_filter import GroupFilter
 from runtime.identity import TrajectoryKey
 from runtime.metrics import batch_metrics, by_source
 from runtime.trainer.base import Series, Trainer
@@ -35,8 +36,11 @@ class LegacyTrainer(Trainer):
         self.async_rollout_manager = AgentLoopManager(workers)
         return workers
 
-    def rollout(self, prompts: list[Submission]) -> tuple[DataProto, Series]:
-        return self._play(prompts, validate=False), {}
+    def play(self, prompts: list[Submission]) -> DataProto:
+        return self._play(prompts, validate=False)
+
+    def kept_rows(self, batch: DataProto, group_filter: GroupFilter) -> list[int]:
+        return group_filter.kept_rows(read_batch(batch, group_filter.reads))
 
     def reward(self, batch: DataProto) -> tuple[DataProto, Series]:
         scores = batch["rm_scores"]

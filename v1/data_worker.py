@@ -10,6 +10,7 @@ from omegaconf import DictConfig
 from runtime import metrics
 from runtime.advantage import AdvantageStage
 from runtime.errors import RewardError
+from runtime.group_filter import GroupFilter
 from runtime.trainer.hooks import StageHook, StageRecord
 from runtime.trainer.stages import written_fields
 from v1 import data_plane
@@ -37,6 +38,10 @@ class DataWorker:
             row = int(trajectories.responses.rows[bad[0, 0]])
             raise RewardError(f"rm_scores of trajectory {batch.keys[row]} hold {float(scores[bad[0, 0]])}")
         data_plane.write(batch, trajectories, {"token_level_scores": scores})
+
+    def kept_rows(self, batch: KVBatchMeta, group_filter: GroupFilter) -> list[int]:
+        """The rows whose group ``group_filter`` keeps."""
+        return group_filter.kept_rows(data_plane.read(batch, group_filter.reads))
 
     def take_rollout_log_probs(self, batch: KVBatchMeta) -> None:
         """File ``rollout_log_probs`` as ``old_log_probs`` (bypass mode)."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from runtime.agent_loop import Submission
 from runtime.agent_loop.runner import session_params, sessions_each
 from runtime.balance import balanced_order
 from runtime.config import bypasses_old_log_prob, uses_critic
+from runtime.group_filter import GroupFilter
 from runtime.identity import TrajectoryKey
 from runtime.trainer.base import Series, Trainer
 from runtime.trainer.workers import Workers
@@ -41,8 +42,14 @@ class V1Trainer(Trainer):
         (self.data_worker,) = workers.helpers
         return workers
 
-    def rollout(self, prompts: list[Submission]) -> tuple[KVBatchMeta, Series]:
-        return self._play(prompts, self.replay_buffer, validate=False), {}
+    def play(self, prompts: list[Submission]) -> KVBatchMeta:
+        return self._play(prompts, self.replay_buffer, validate=False)
+
+    def kept_rows(self, batch: KVBatchMeta, group_filter: GroupFilter) -> list[int]:
+        return self._on_data("kept_rows", batch, group_filter)
+
+    def discard(self, batch: KVBatchMeta, rows: Sequence[int]) -> None:
+        self.replay_buffer.clear(containers.select_rows(batch, torch.tensor(rows, dtype=torch.int64)))
 
     def reward(self, batch: KVBatchMeta) -> tuple[KVBatchMeta, Series]:
         self._on_data("check_rewards", batch)

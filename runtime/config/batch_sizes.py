@@ -20,7 +20,7 @@ def check_batch_sizes(config: DictConfig, notes: list[ConfigNote]) -> None:
     )
     n, ranks = config.actor_rollout_ref.rollout.n, num_ranks(config)
     prompts = config.data.train_batch_size
-    if config.data.gen_batch_size is not None:
+    if config.data.gen_batch_size is not None and not config.algorithm.filter_groups.enable:
         _divides("data.train_batch_size", prompts, "data.gen_batch_size", config.data.gen_batch_size)
     _divides("data.train_batch_size * actor_rollout_ref.rollout.n", prompts * n, RANKS, ranks)
     for role in (ACTOR, CRITIC) if uses_critic(config) else (ACTOR,):

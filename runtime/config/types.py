@@ -24,6 +24,7 @@ TYPE_OF_NULL: dict[str, Any] = {
     "actor_rollout_ref.actor.policy_loss.dro_beta": 1.0,
     "critic.loss_scale_factor": 1.0,
     "actor_rollout_ref.model.tokenizer_path": "",
+    "algorithm.filter_groups.metric": "",
     "algorithm.gdpo_reward_keys": ListConfig([]),
     "algorithm.gdpo_reward_weights": ListConfig([]),
     "algorithm.rollout_correction.rollout_is": "",

@@ -160,6 +160,7 @@ def validate(config: DictConfig, notes: list[ConfigNote]) -> None:
     _check_sampling(config, notes)
     _check_advantages(config)
     _check_policy_loss(config, notes)
+    _check_group_filter(config, notes)
     _check_trainer(config)
     check_batch_sizes(config, notes)
     check_registered_names(config)
@@ -280,6 +281,20 @@ def _check_policy_loss(config: DictConfig, notes: list[ConfigNote]) -> None:
         raise ConfigError(
             f"{ACTOR}.calculate_sum_pi_squared=true needs the forward pass of old_log_prob, which "
             f"{CORRECTION}.bypass_mode=true leaves out; set one of them to false"
+        )
+
+
+def _check_group_filter(config: DictConfig, notes: list[ConfigNote]) -> None:
+    settings, key = config.algorithm.filter_groups, "algorithm.filter_groups"
+    if not settings.enable:
+        return
+    if settings.metric is None:
+        raise ConfigError(f"{key}.enable=true needs {key}.metric: reward, or a score that your reward function returns")
+    if settings.metric == "seq_final_reward" and config.algorithm.use_kl_in_reward:
+        raise ConfigError(f"{key}.metric=seq_final_reward is not known before the KL is; set it to reward")
+    if config.actor_rollout_ref.rollout.n == 1:
+        notes.append(
+            ConfigNote(f"{key}.enable", "warning", f"has no effect: {ROLLOUT}.n=1, and a group of one is kept")
         )
 
 

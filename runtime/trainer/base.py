@@ -14,10 +14,12 @@ from torch import Tensor
 from runtime.agent_loop import Submission
 from runtime.cluster import start_ray
 from runtime.config import bypasses_old_log_prob
+from runtime.group_filter import GroupFilter
 from runtime.identity import TrajectoryKey
 from runtime.metrics import READS
 from runtime.reward import build_reward_manager
 from runtime.tracking import Tracking
+from runtime.trainer.dynamic_sampling import play_until_full
 from runtime.trainer.hooks import INITIAL_STAGE, StageHook
 from runtime.trainer.kl import kl_controller
 from runtime.trainer.prompts import PromptSource
@@ -48,6 +50,7 @@ class Trainer(ABC):
         self.config = config = with_schedule_length(config, self.total_steps)
         self.kl_controller = kl_controller(config)
         self.stage_names = configured_stages(config)
+        self.group_filter = GroupFilter.from_config(config)
         start_ray(config)
         self.workers = self._start_workers()
         try:
@@ -74,8 +77,15 @@ class Trainer(ABC):
         """Start the model workers, the rollout server and this trainer's own actors."""
 
     @abstractmethod
-    def rollout(self, prompts: list[Submission]) -> tuple[Any, Series]:
+    def play(self, prompts: list[Submission]) -> Any:
         """Play n sessions of every prompt; the batch has its P*n trajectories in canonical order."""
+
+    @abstractmethod
+    def kept_rows(self, batch: Any, group_filter: GroupFilter) -> list[int]:
+        """The rows of ``batch`` whose group ``group_filter`` keeps."""
+
+    def discard(self, batch: Any, rows: Sequence[int]) -> None:  # noqa: B027
+        """Let go of what is held outside the controller for ``rows``, which are not trained on."""
 
     @abstractmethod
     def reward(self, batch: Any) -> tuple[Any, Series]:
@@ -128,6 +138,14 @@ class Trainer(ABC):
     def finish_step(self, batch: Any) -> None:  # noqa: B027
         """Let go of what the step held outside the controller."""
 
+    # A stage that does not differ.
+
+    def rollout(self, prompts: list[Submission]) -> tuple[Any, Series]:
+        """Play n sessions of every prompt, and of further prompts where groups that teach nothing are dropped."""
+        if self.group_filter is None:
+            return self.play(prompts), {}
+        return play_until_full(self, prompts, self.group_filter)
+
     # The loop.
 
     def fit(self) -> None:
@@ -148,7 +166,8 @@ class Trainer(ABC):
         started = time.perf_counter()
         metrics: dict[str, float] = {}
         batch: Any = prompts
-        self._positions = {submission.uid: submission.position for submission in prompts}
+        self._positions = {}
+        self.expect(prompts)
         for stage in self.stage_names:
             if stage == "update_actor" and not updates_actor(self.config, self.global_steps):
                 continue
@@ -196,6 +215,10 @@ class Trainer(ABC):
     def rank_order(self, role: str, num_rows: int) -> Tensor:
         """The order in which ranks take rows, so that each has its share of every mini-batch of ``role``."""
         return rank_order(num_rows, self.mini_batch_rows(role), self.workers.world_size)
+
+    def expect(self, prompts: list[Submission]) -> None:
+        """Remember the places of prompts that are about to be played: canonical order goes by them."""
+        self._positions |= {submission.uid: submission.position for submission in prompts}
 
     def canonical_places(self, batch: Any) -> list[int]:
         """The place of each row of ``batch`` in canonical order: (position of its prompt, session_id, index)."""

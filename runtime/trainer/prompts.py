@@ -18,7 +18,10 @@ from runtime.identity import PromptIdentity
 
 
 class PromptSource:
-    """The training and validation files of a config as batches of ``Submission``."""
+    """The training and validation files of a config as batches of ``Submission``.
+
+    batch_size: prompts of a training step. rows: prompts of an epoch.
+    """
 
     def __init__(self, config: DictConfig) -> None:
         self.config = config
@@ -30,30 +33,37 @@ class PromptSource:
         self.loader = build_dataloader(dataset, config.data, self.seed)
         self._locate = dataset.locate
         self._epoch = 0
-        prompts = len(self.loader) * (config.data.gen_batch_size or config.data.train_batch_size)
-        all_epochs = prompts * config.trainer.total_epochs // config.data.train_batch_size
+        self._supply = self._loaded()
+        self._step, self._submitted = 0, Counter[int]()
+        self.batch_size = config.data.train_batch_size
+        self.rows = len(self.loader) * (config.data.gen_batch_size or self.batch_size)
+        all_epochs = self.rows * config.trainer.total_epochs // self.batch_size
         self.total_steps = config.trainer.total_training_steps or all_epochs
         if self.total_steps < 1:
             raise DataError(f"{config.data.train_files} gives no training step; see data.train_batch_size")
 
     def batches(self) -> Iterator[list[Submission]]:
-        """One list of P submissions a training step, for as many epochs as the steps need.
+        """One list of at least ``train_batch_size`` submissions a training step, for as many epochs as the steps need.
 
         What the loader yields, ``gen_batch_size`` prompts at a time, is put together; what an epoch leaves over opens
         the first batch of the next one.
         """
-        step = 0
+        for step in range(1, self.total_steps + 1):
+            self._step, self._submitted = step, Counter()
+            yield self.more(self.batch_size)
+
+    def more(self, prompts: int) -> list[Submission]:
+        """The next submissions of the present step, at least ``prompts``; positions go on from those before them."""
         rows: list[dict[str, Any]] = []
+        while len(rows) < prompts:
+            rows += next(self._supply)
+        return self._submissions(rows, "train", self._step, self._locate, self._submitted)
+
+    def _loaded(self) -> Iterator[list[dict[str, Any]]]:
+        """What the loader yields, epoch after epoch."""
         while True:
             for batch in self.loader:
-                rows += _samples(batch)
-                if len(rows) < self.config.data.train_batch_size:
-                    continue
-                step += 1
-                yield self._submissions(rows, "train", step, self._locate)
-                rows = []
-                if step == self.total_steps:
-                    return
+                yield _samples(batch)
             self._epoch += 1
 
     def validation_batches(self, step: int) -> Iterator[list[Submission]]:
@@ -62,7 +72,7 @@ class PromptSource:
             return
         dataset, loader = self._validation
         for batch in loader:
-            yield self._submissions(_samples(batch), "val", step, dataset.locate)
+            yield self._submissions(_samples(batch), "val", step, dataset.locate, Counter())
 
     @cached_property
     def _validation(self) -> tuple[Any, Iterable[Any]]:
@@ -75,11 +85,16 @@ class PromptSource:
         return {"training/epoch": float(self._epoch)}
 
     def _submissions(
-        self, samples: Sequence[Mapping[str, Any]], partition: str, step: int, locate: Callable[[int], str]
+        self,
+        samples: Sequence[Mapping[str, Any]],
+        partition: str,
+        step: int,
+        locate: Callable[[int], str],
+        seen: Counter[int],
     ) -> list[Submission]:
-        seen: Counter[int] = Counter()
+        """seen: how often each row number has been submitted in this step; counted on."""
         submissions = []
-        for position, sample in enumerate(samples):
+        for position, sample in enumerate(samples, start=seen.total()):
             row = int(sample[ROW_NUMBER])
             identity = PromptIdentity(self.seed, partition, step, row, seen[row])
             seen[row] += 1

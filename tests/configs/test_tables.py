@@ -69,8 +69,8 @@ def test_every_row_of_known_keys_is_whole_and_unlike_the_others():
 
 
 def test_an_exact_row_goes_before_a_pattern():
-    assert known_key("algorithm.filter_groups.enable").status == "unsupported"
-    assert known_key("algorithm.filter_groups.metric").status == "inert"
+    assert known_key("reward.reward_model.enable").status == "unsupported"
+    assert known_key("reward.reward_model.nnodes").status == "inert"
 
 
 def test_every_alias_leads_to_a_key_that_is_known():
