@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from shared_algos.errors import AlgorithmError
-from shared_algos.reductions import masked, masked_sum
+from shared_algos.reductions import masked, masked_sum, total
 from shared_algos.segments import Segments
 
 AGGREGATIONS = ("token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
@@ -28,7 +28,7 @@ class Denominators:
     def count(cls, mask: Tensor, segments: Segments, horizon: float) -> Denominators:
         """Count the rows at hand. Over several ranks, add ``tokens`` and ``sequences`` up and leave ``horizon``."""
         per_row = segments.sum(mask.bool())
-        return cls(per_row.sum(), (per_row > 0).double().sum(), horizon)
+        return cls(total(per_row), total(per_row > 0), horizon)
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,15 +49,28 @@ def aggregate(token_loss: Tensor, mask: Tensor, segments: Segments, mode: str, d
     Raises ``AlgorithmError`` for an unknown mode.
     """
     check_aggregation(mode)
+    if mode == "seq-mean-token-mean":
+        return mean_over_rows(row_means(token_loss, mask, segments), denominators)
     rows = segments.sum(masked(token_loss, mask))
     if mode == "token-sum":
-        return rows.sum()
+        return total(rows)
     if mode == "token-mean":
-        return rows.sum() / _at_least_one(denominators.tokens)
-    if mode == "seq-mean-token-mean":
-        rows = rows / segments.sum(mask.bool()).clamp(min=1)
-    mean = rows.sum() / _at_least_one(denominators.sequences)
+        return total(rows) / _at_least_one(denominators.tokens)
+    mean = mean_over_rows(rows, denominators)
     return mean / denominators.horizon if mode == "seq-mean-token-sum-norm" else mean
+
+
+def mean_over_rows(row_loss: Tensor, denominators: Denominators) -> Tensor:
+    """The part that the rows at hand add to the mean of ``row_loss [B]`` over the mini-batch's rows that count.
+
+    Rows without a mask-1 token must have 0.
+    """
+    return total(row_loss) / _at_least_one(denominators.sequences)
+
+
+def row_means(values: Tensor, mask: Tensor, segments: Segments) -> Tensor:
+    """The mean of ``values [T]`` over each row's mask-1 tokens, float64 ``[B]``, differentiable; 0 where none is."""
+    return segments.sum(masked(values, mask)) / segments.sum(mask.bool()).clamp(min=1)
 
 
 def mean_metric(values: Tensor, mask: Tensor, segments: Segments, denominators: Denominators) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from shared_algos.aggregation import Denominators, aggregate
+from shared_algos.aggregation import Denominators, aggregate, mean_over_rows, row_means
 from shared_algos.errors import AlgorithmError
 from shared_algos.reductions import masked
 from shared_algos.segments import Segments
@@ -85,9 +85,8 @@ def apply_kl_penalty(
     float64 scalar: over the tokens of each row, then over rows with a mask-1 token.
     """
     penalty = masked(kl_penalty(masked(old_log_probs, mask), masked(ref_log_prob, mask), kind), mask)
-    tokens = segments.sum(mask.bool())
-    row_means = segments.sum(penalty) / tokens.clamp(min=1)
-    return token_level_scores - beta * penalty, row_means.sum() / (tokens > 0).sum().clamp(min=1)
+    mean = mean_over_rows(row_means(penalty, mask, segments), Denominators.count(mask, segments, 1))
+    return token_level_scores - beta * penalty, mean
 
 
 class KLController(Protocol):

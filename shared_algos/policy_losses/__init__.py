@@ -5,13 +5,14 @@ import pkgutil
 
 from shared_algos.policy_losses.base import (
     POLICY_LOSSES,
-    PolicyLossConfig,
     PolicyLossInputs,
     Selection,
+    check_policy_loss,
     compute_policy_loss,
     register_policy_loss,
     select_tokens,
 )
+from shared_algos.policy_losses.config import PolicyLossConfig
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
@@ -21,6 +22,7 @@ __all__ = [
     "PolicyLossConfig",
     "PolicyLossInputs",
     "Selection",
+    "check_policy_loss",
     "compute_policy_loss",
     "register_policy_loss",
     "select_tokens",

@@ -4,45 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-from shared_algos.aggregation import Denominators, LossOutput, check_aggregation
+from shared_algos.aggregation import Denominators, LossOutput, aggregate, mean_metric
 from shared_algos.errors import AlgorithmError, MissingInputError
+from shared_algos.policy_losses.config import PolicyLossConfig
 from shared_algos.reductions import masked
 from shared_algos.registry import Level, Registry
 from shared_algos.segments import Segments
-
-
-@dataclass(frozen=True)
-class PolicyLossConfig:
-    """Settings of the policy losses, with verl's names and defaults."""
-
-    clip_ratio: float = 0.2
-    """The probability ratio is clipped to 1 - clip_ratio and 1 + clip_ratio ..."""
-    clip_ratio_low: float | None = None
-    """... unless this sets the lower distance ..."""
-    clip_ratio_high: float | None = None
-    """... or this the upper."""
-    clip_ratio_c: float = 3.0
-    """Where the advantage is negative, the loss stops growing at this ratio (dual clip); above 1."""
-    loss_agg_mode: str = "token-mean"
-    source: Any = None
-    """The ``actor`` group of the recipe as it is, handed on to functions with verl's signature."""
-
-    def __post_init__(self) -> None:
-        check_aggregation(self.loss_agg_mode)
-        if self.clip_ratio_c <= 1:
-            raise AlgorithmError(f"clip_ratio_c must be greater than 1, got {self.clip_ratio_c}")
-
-    @property
-    def clip_range(self) -> tuple[float, float]:
-        """The bounds of the probability ratio."""
-        low = self.clip_ratio if self.clip_ratio_low is None else self.clip_ratio_low
-        high = self.clip_ratio if self.clip_ratio_high is None else self.clip_ratio_high
-        return 1 - low, 1 + high
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +39,26 @@ class PolicyLossInputs:
     def at_mask(self, column: Tensor) -> Tensor:
         """``column [T]`` with 0 at mask-0 positions, in value and in gradient, so that no NaN there spreads."""
         return masked(column, self.response_mask)
+
+    @property
+    def log_ratio(self) -> Tensor:
+        """``[T]``, new less old log-prob, 0 at mask-0 positions."""
+        return self.at_mask(self.log_probs - self.old_log_probs)
+
+    def reduce(self, token_loss: Tensor, mode: str, metrics: Mapping[str, Tensor]) -> LossOutput:
+        """The partial loss and metrics of ``token_loss [T]``, scaled by the weights where there are any.
+
+        mode: see ``aggregate``. metrics: ``[T]`` each, to be averaged over mask-1 tokens.
+        """
+        if self.rollout_is_weights is not None:
+            token_loss = token_loss * self.at_mask(self.rollout_is_weights.detach())
+        loss = aggregate(token_loss, self.response_mask, self.segments, mode, self.denominators)
+        return LossOutput(loss, self.means(metrics))
+
+    def means(self, metrics: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The parts that these rows add to the means of ``metrics``, ``[T]`` each, over mask-1 tokens."""
+        shape = self.response_mask, self.segments, self.denominators
+        return {name: mean_metric(values, *shape) for name, values in metrics.items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,22 +102,37 @@ def register_policy_loss(
 ) -> Callable[[PolicyLoss], PolicyLoss]:
     """Register ``(PolicyLossInputs, PolicyLossConfig) -> LossOutput``.
 
-    needs: optional input fields. level: what one ratio of the loss belongs to. select: for losses that need
-    statistics of the whole mini-batch. replace: see ``Registry.register``.
+    needs: optional input fields and settings that must be there; ``AlgorithmError`` for any other name. level: what one
+    ratio of the loss belongs to. select: for losses that need statistics of the whole mini-batch.
+    replace: see ``Registry.register``.
     """
+    unknown = set(needs) - {f.name for of in (PolicyLossInputs, PolicyLossConfig) for f in fields(of)}
+    if unknown:
+        raise AlgorithmError(
+            f"{names} needs {sorted(unknown)}, which neither inputs nor settings of policy losses have"
+        )
     return POLICY_LOSSES.register(*names, needs=needs, level=level, reference=reference, select=select, replace=replace)
+
+
+def check_policy_loss(name: str, config: PolicyLossConfig) -> None:
+    """Raise ``UnknownAlgorithmError``, or ``MissingInputError`` for a setting without default that the loss needs."""
+    _check_needs(name, config, "the config does not set")
 
 
 def compute_policy_loss(name: str, inputs: PolicyLossInputs, config: PolicyLossConfig) -> LossOutput:
     """The partial loss and metrics of the rows at hand.
 
-    Raises ``UnknownAlgorithmError``, or ``MissingInputError`` for an input that the loss needs.
+    Raises ``UnknownAlgorithmError``, or ``MissingInputError`` for an input or a setting that the loss needs.
     """
-    entry = POLICY_LOSSES.get(name)
-    for need in sorted(entry.needs):
-        if getattr(inputs, need) is None:
-            raise MissingInputError(f"policy loss {name!r} needs {need!r}, which the batch does not have")
-    return entry.function(inputs, config)
+    check_policy_loss(name, config)
+    _check_needs(name, inputs, "the batch does not have")
+    return POLICY_LOSSES.get(name).function(inputs, config)
+
+
+def _check_needs(name: str, given: PolicyLossInputs | PolicyLossConfig, lacks: str) -> None:
+    for need in sorted(POLICY_LOSSES.get(name).needs):
+        if getattr(given, need, need) is None:
+            raise MissingInputError(f"policy loss {name!r} needs {need!r}, which {lacks}")
 
 
 @torch.no_grad()
@@ -136,6 +143,8 @@ def select_tokens(
 
     inputs: all rows of the mini-batch, over all ranks, in an order that depends on neither ranks nor micro-batches.
     generator: seeded by step, epoch and mini-batch.
+    Raises ``UnknownAlgorithmError``, or ``MissingInputError`` for a setting that the loss needs.
     """
+    check_policy_loss(name, config)
     select = POLICY_LOSSES.get(name).select
     return None if select is None else select(replace(inputs, log_probs=inputs.log_probs.detach()), config, generator)

@@ -10,7 +10,6 @@ import torch
 from shared_algos.advantages import AdvantageConfig, compute_advantages
 from shared_algos.aggregation import AGGREGATIONS, Denominators, aggregate
 from shared_algos.kl import KL_PENALTIES, AdaptiveKLController, apply_kl_penalty, kl_loss, kl_penalty
-from shared_algos.policy_losses import PolicyLossConfig, PolicyLossInputs, compute_policy_loss
 from shared_algos.reductions import masked_whiten
 from shared_algos.value_loss import ValueLossConfig, ValueLossInputs, compute_value_loss
 
@@ -117,47 +116,6 @@ def test_aggregation(verl, batches, mode):
         denominators = Denominators.count(mask, batch.segments, HORIZON)
         ours = aggregate(batch.pack(losses), mask, batch.segments, mode, denominators)
         agree(ours, verl("agg_loss", loss_mat=losses, loss_mask=batch.mask, loss_agg_mode=mode))
-
-
-@pytest.mark.parametrize("weighted", [True, False])
-@pytest.mark.parametrize("mode", AGGREGATIONS)
-def test_vanilla_policy_loss(verl, batches, mode, weighted):
-    settings = {"clip_ratio_low": 0.2, "clip_ratio_high": 0.28, "clip_ratio_c": 3.0}
-    for batch in batches:
-        old, advantages = batch.column(), batch.column()
-        new = old + batch.column(0.7)
-        weights = batch.column().exp() if weighted else None
-        leaf = batch.pack(new).requires_grad_()
-        ours = compute_policy_loss(
-            "vanilla",
-            PolicyLossInputs(
-                leaf,
-                batch.pack(old),
-                batch.pack(advantages),
-                batch.pack(batch.mask),
-                batch.segments,
-                Denominators.count(batch.pack(batch.mask), batch.segments, HORIZON),
-                batch.pack(weights) if weighted else None,
-            ),
-            PolicyLossConfig(loss_agg_mode=mode, **settings),
-        )
-        ours.loss.backward()
-        loss, gradient, metrics = verl(
-            "vanilla",
-            old_log_prob=old,
-            log_prob=new,
-            advantages=advantages,
-            response_mask=batch.mask,
-            loss_agg_mode=mode,
-            rollout_is_weights=weights,
-            config=settings,
-        )
-        agree(ours.loss.detach(), loss)
-        agree_at_mask(batch, leaf.grad, gradient)
-        assert ours.metrics.keys() == metrics.keys()
-        agree(ours.metrics["actor/ppo_kl"], metrics["actor/ppo_kl"])
-        for name in ("actor/pg_clipfrac", "actor/pg_clipfrac_lower"):
-            agree(ours.metrics[name], metrics[name], rtol=1e-6)
 
 
 @pytest.mark.parametrize("mode", AGGREGATIONS)

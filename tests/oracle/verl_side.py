@@ -4,6 +4,7 @@ Started by the `verl` fixture with the folder of the installation. Each function
 after, on padded ``[B, R]`` tensors.
 """
 
+import contextlib
 import os
 import pickle
 import sys
@@ -30,6 +31,60 @@ def grpo_of_sessions(uid, keys, **columns):
     return compute_advantage_for_multi_trajectories(data, keys, "grpo").batch["advantages"]
 
 
+def estimator(name, config=None, float64=True, **kwargs):
+    """Advantages and returns of any estimator.
+
+    config: settings of its ``AlgoConfig``, where it takes one. float64: in float64 throughout, since verl computes some
+    constants and statistics in float32 whatever the input.
+    """
+    from verl.trainer.config import AlgoConfig
+    from verl.trainer.ppo.core_algos import get_adv_estimator_fn
+
+    if config is not None:
+        kwargs["config"] = AlgoConfig(**config)
+    with float64_throughout() if float64 else contextlib.nullcontext():
+        return get_adv_estimator_fn(name)(**kwargs)
+
+
+def advantages_of_sessions(name, uid, keys, config=None, **columns):
+    """``[B, R]`` as V1's advantage stage computes them."""
+    from verl import DataProto
+    from verl.trainer.config import AlgoConfig
+    from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
+
+    data = DataProto.from_dict(tensors=columns, non_tensors={"uid": uid})
+    config = AlgoConfig(adv_estimator=name, **(config or {}))
+    return compute_advantage_for_multi_trajectories(data, keys, name, config=config).batch["advantages"]
+
+
+@contextlib.contextmanager
+def float64_throughout():
+    """Where verl asks for float32 or leaves the dtype open, it gets float64."""
+    import torch
+    from verl.trainer.ppo import core_algos
+    from verl.utils import groupwise
+
+    torch.set_default_dtype(torch.float64)
+    core_algos.torch = groupwise.torch = Widened(torch)
+    core_algos.np = Widened(np := core_algos.np)
+    try:
+        yield
+    finally:
+        core_algos.torch = groupwise.torch = torch
+        core_algos.np = np
+        torch.set_default_dtype(torch.float32)
+
+
+class Widened:
+    """A module whose float32 is float64."""
+
+    def __init__(self, module):
+        self.module = module
+
+    def __getattr__(self, name):
+        return getattr(self.module, "float64" if name == "float32" else name)
+
+
 def agg_loss(**kwargs):
     from verl.trainer.ppo.core_algos import agg_loss
 
@@ -42,14 +97,20 @@ def masked_whiten(**kwargs):
     return masked_whiten(**kwargs)
 
 
-def vanilla(log_prob, config, **kwargs):
-    """Loss, its gradient and the metrics."""
-    from verl.trainer.ppo.core_algos import compute_policy_loss_vanilla
-    from verl.workers.config import ActorConfig
+def policy_loss(name, log_prob, config, seed=0, **kwargs):
+    """Loss, its gradient and the metrics; ``config`` has the actor's keys, ``seed`` is of what the loss draws."""
+    import torch
+    from verl.trainer.config.algorithm import RolloutCorrectionConfig
+    from verl.trainer.ppo.core_algos import get_policy_loss_fn
+    from verl.workers.config import ActorConfig, PolicyLossConfig
 
+    of_loss = {**config.get("policy_loss", {})}
+    of_loss["rollout_correction"] = RolloutCorrectionConfig(**of_loss.get("rollout_correction", {}))
+    config = {**config, "policy_loss": PolicyLossConfig(loss_mode=name, **of_loss)}
     config = ActorConfig(strategy="fsdp", rollout_n=1, use_dynamic_bsz=True, **config)
     log_prob.requires_grad_()
-    loss, metrics = compute_policy_loss_vanilla(log_prob=log_prob, config=config, **kwargs)
+    torch.manual_seed(seed)
+    loss, metrics = get_policy_loss_fn(name)(log_prob=log_prob, config=config, **kwargs)
     loss.backward()
     return loss.detach(), log_prob.grad, metrics
 
@@ -102,6 +163,13 @@ def rollout_correction(**kwargs):
 
     weights, mask, metrics = compute_rollout_correction_and_rejection_mask(**kwargs)
     return None if weights is None else weights.batch["rollout_is_weights"], mask, metrics
+
+
+def weight_bounds(threshold):
+    """Upper and lower bound of the weights."""
+    from verl.trainer.ppo.rollout_corr_helper import _parse_rollout_is_threshold
+
+    return _parse_rollout_is_threshold(threshold)
 
 
 def off_policy_metrics(**kwargs):
