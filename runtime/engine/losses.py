@@ -13,13 +13,15 @@ from runtime.algorithms import policy_loss_config, policy_loss_name, value_loss_
 from runtime.engine.mini_batch import MiniBatchRows
 from runtime.errors import ConfigError
 from runtime.trajectories import TrajectoryBatch
-from shared_algos.aggregation import Denominators, LossOutput, aggregate
+from shared_algos.aggregation import Denominators, LossOutput
+from shared_algos.entropy import entropy_loss
 from shared_algos.errors import AlgorithmError
 from shared_algos.kl import check_kl_penalty, kl_loss
 from shared_algos.policy_losses import (
     POLICY_LOSSES,
     PolicyLossInputs,
     Selection,
+    check_policy_loss,
     compute_policy_loss,
     select_tokens,
 )
@@ -64,12 +66,12 @@ class ActorLoss:
         self._kl_type = actor.kl_loss_type
         self._kl_coef = float(actor.kl_loss_coef) if actor.use_kl_loss else None
         try:
-            entry = POLICY_LOSSES.get(self._name)
+            check_policy_loss(self._name, self._config)
             check_kl_penalty(self._kl_type)
         except AlgorithmError as error:
             raise ConfigError(f"actor_rollout_ref.actor: {error}") from error
         self.horizon = float(actor.loss_scale_factor or config.data.max_response_length)
-        self.select: Select | None = None if entry.select is None else self._select
+        self.select: Select | None = None if POLICY_LOSSES.get(self._name).select is None else self._select
         self.needs_entropy = bool(actor.calculate_entropy) or self._entropy_coeff != 0
         self.constants: Mapping[str, float] = {} if self._kl_coef is None else {"actor/kl_coef": self._kl_coef}
 
@@ -79,7 +81,7 @@ class ActorLoss:
         loss, metrics = policy.loss, {**policy.metrics, "actor/pg_loss": policy.loss.detach()}
         mask, segments, mode = batch["response_mask"], batch.responses, self._config.loss_agg_mode
         if self.needs_entropy:
-            entropy = aggregate(outputs["entropy"], mask, segments, mode, denominators)
+            entropy = entropy_loss(outputs["entropy"], mask, segments, denominators, mode)
             metrics["actor/entropy_loss"] = entropy.detach()
             if self._entropy_coeff:
                 loss = loss - self._entropy_coeff * entropy
