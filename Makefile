@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 DEMO_OUT := runs/demo
 
-.PHONY: help demo test evidence oracle lint types setup clean
+.PHONY: help demo test evidence oracle lint types docs setup clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -48,6 +48,10 @@ oracle: setup  ## verl 0.9.1 beside the project, for tests that compare with it
 
 evidence: setup oracle  ## what is too long for CI; prints its counts
 	$(BIN)/python -m pytest -m 'slow' --override-ini addopts='-ra --import-mode=importlib'
+
+docs: setup  ## write the tables of docs/algorithms.md anew
+	$(BIN)/python -c "from pathlib import Path; from shared_algos.listing import fill; \
+		page = Path('docs/algorithms.md'); page.write_text(fill(page.read_text()))"
 
 clean:  ## remove what tests and builds leave, but not .venv, models, data or runs
 	rm -rf build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache .tox

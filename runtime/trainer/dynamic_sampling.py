@@ -77,8 +77,8 @@ def _others(rows: Iterable[int], count: int) -> list[int]:
 def _check_progress(group_filter: GroupFilter, rollouts: int, have: str, hopeless: bool) -> None:
     if hopeless:
         raise RolloutError(
-            f"algorithm.filter_groups: in a whole pass through the training data no group differs in {group_filter.metric!r}; "
-            "look at the reward function, or turn the filter off"
+            "algorithm.filter_groups: in a whole pass through the training data no group differs in "
+            f"{group_filter.metric!r}; look at the reward function, or turn the filter off"
         )
     if 0 < group_filter.max_batches <= rollouts:
         raise RolloutError(

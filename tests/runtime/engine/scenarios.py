@@ -41,6 +41,24 @@ LOSSES = {
     "norm": ["actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-sum-norm"],
     "seq-mean": ["actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean"],
     "critic": ["actor_rollout_ref.actor.loss_agg_mode=token-mean"],
+    "clip_cov": [
+        "actor_rollout_ref.actor.policy_loss.loss_mode=clip_cov",
+        "actor_rollout_ref.actor.policy_loss.clip_cov_ratio=0.3",
+        "actor_rollout_ref.actor.policy_loss.clip_cov_lb=-10.0",
+    ],
+    "kl_cov": [
+        "actor_rollout_ref.actor.policy_loss.loss_mode=kl_cov",
+        "actor_rollout_ref.actor.policy_loss.kl_cov_ratio=0.3",
+        "actor_rollout_ref.actor.policy_loss.ppo_kl_coef=1.0",
+    ],
+    "bypass": [
+        "algorithm.rollout_correction.bypass_mode=true",
+        "algorithm.rollout_correction.loss_type=reinforce",
+        "algorithm.rollout_correction.rollout_is=token",
+        "algorithm.rollout_correction.rollout_is_batch_normalize=true",
+        "algorithm.rollout_correction.rollout_rs=token_k1",
+        "algorithm.rollout_correction.rollout_rs_threshold=1.5",
+    ],
 }
 
 
@@ -136,6 +154,9 @@ def two_rank_scenarios(model: str, rank: int, world_size: int) -> dict[str, Any]
             "token-mean": ("1 row", "2 rows", "tokens"),
             "norm": ("2 rows",),
             "critic": ("2 rows",),
+            "clip_cov": ("2 rows",),
+            "kl_cov": ("2 rows",),
+            "bypass": ("2 rows",),
         }.items()
         for limit in limits
     }

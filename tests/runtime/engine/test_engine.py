@@ -18,7 +18,7 @@ from runtime.engine.micro_batches import WHOLE, RowLimit, TokenLimit
 from runtime.engine.spec import actor_spec, critic_spec, ref_spec
 from runtime.errors import BatchSizeError, ConfigError
 
-LOSSES = ("token-mean", "norm", "seq-mean", "critic")
+LOSSES = ("token-mean", "norm", "seq-mean", "critic", "clip_cov", "kl_cov", "bypass")
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +54,9 @@ def test_a_mini_batch_gives_the_same_step_however_it_is_split(
         ("token-mean", "tokens"),
         ("norm", "2 rows"),
         ("critic", "2 rows"),
+        ("clip_cov", "2 rows"),
+        ("kl_cov", "2 rows"),
+        ("bypass", "2 rows"),
     ],
 )
 def test_two_ranks_take_the_same_step_as_one(
@@ -68,6 +71,22 @@ def test_two_ranks_take_the_same_step_as_one(
 def test_gradients_are_not_zero(whole_steps: dict[str, Any]) -> None:
     for step in whole_steps.values():
         assert all(gradient.abs().max() > 1e-5 for gradient in step["gradients"].values())
+
+
+def test_losses_that_look_at_the_whole_mini_batch_decide_something(whole_steps: dict[str, Any]) -> None:
+    assert whole_steps["clip_cov"]["metrics"]["actor/pg_clipfrac"] > 0
+    assert 0 < whole_steps["bypass"]["metrics"]["rollout_corr/rollout_rs_masked_fraction"] < 1
+    plain = whole_steps["token-mean"]["metrics"]["actor/loss"]
+    assert all(whole_steps[name]["metrics"]["actor/loss"] != plain for name in ("clip_cov", "kl_cov", "bypass"))
+
+
+def test_draws_follow_their_seed(scenarios: ModuleType, tiny_model: str) -> None:
+    def loss_of(draw: tuple[int, int, int]) -> float:
+        spec, loss = scenarios.make_loss("clip_cov", scenarios.make_config(tiny_model, *scenarios.LOSSES["clip_cov"]))
+        return scenarios.make_engine(spec).train_mini_batch(scenarios.make_batch(), loss, draw=draw)["actor/loss"]
+
+    assert loss_of((1, 0, 0)) == loss_of((1, 0, 0))
+    assert len({loss_of(draw) for draw in ((1, 0, 0), (2, 0, 0), (1, 1, 0), (1, 0, 1))}) == 4
 
 
 def test_ranks_with_fewer_rows_take_part_without_changing_anything(
