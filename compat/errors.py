@@ -4,7 +4,8 @@ verl checks its ``DataProto`` with ``assert``, and old recipes catch ``Assertion
 also the builtin that verl raises in the same place.
 """
 
-from runtime.errors import BatchSizeError, DataError
+from runtime.errors import BatchSizeError, DataError, VerliftError
+from shared_algos.errors import AlgorithmError
 
 
 class DataProtoError(DataError, AssertionError):
@@ -31,3 +32,7 @@ class UnequalSplitError(DataProtoError, BatchSizeError):
 
 class LayoutError(DataError, ValueError):
     """A padded or jagged tensor does not have the shape, lengths or layout that was said."""
+
+
+class CustomFunctionError(VerliftError, AlgorithmError):
+    """An estimator or loss of a recipe cannot be called as it is, or returned what it must not."""

@@ -54,21 +54,20 @@ def compute_advantages(
     Raises ``UnknownAlgorithmError``, ``MissingInputError`` for an input that the estimator needs, and
     ``NonFiniteError`` naming the row where an input that takes part is infinite or NaN, or a result is.
     """
-    entry = ADVANTAGES.get(name)
-    for need in sorted(entry.needs):
-        if getattr(inputs, need) is None:
-            raise MissingInputError(f"advantage estimator {name!r} needs {need!r}, which the batch does not have")
-    outputs = _run(entry, inputs, config, dtype)
+    outputs = run_estimator(ADVANTAGES.get(name), inputs, config, dtype)
     for what, column in (("the advantage", outputs.advantages), ("the return", outputs.returns)):
         if not all_finite(column):
             inputs.check_finite(what, column, inputs.segments.rows)
     return outputs
 
 
-def _run(
+def run_estimator(
     entry: Entry[Callable[..., Any]], inputs: AdvantageInputs, config: AdvantageConfig, dtype: torch.dtype
 ) -> AdvantageOutputs:
     """What the estimator gives, in ``dtype`` and spread over the batch's tokens, 0 at mask-0 positions."""
+    for need in sorted(entry.needs):
+        if getattr(inputs, need) is None:
+            raise MissingInputError(f"advantage estimator {entry.name!r} needs {need!r}, which the batch does not have")
     if entry.level is Level.OUTCOME:
         outcomes = Outcomes.of(inputs)
         return outcomes.spread(entry.function(outcomes, config), dtype)
