@@ -1,1 +1,1 @@
-"""The algorithm core: pure functions on packed tensors. Imports torch and nothing of this project."""
+"""The algorithm core: pure functions on packed tensors. Imports torch, numpy and numba, and nothing of this project."""

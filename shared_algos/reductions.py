@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from shared_algos import kernels
 from shared_algos.segments import Segments
 
 
@@ -18,25 +19,34 @@ def masked(values: Tensor, mask: Tensor) -> Tensor:
     return torch.where(mask.bool(), values, 0)
 
 
+def total(per_row: Tensor) -> Tensor:
+    """Total of ``per_row [B]``, float64 scalar, differentiable.
+
+    Added in order: ``Tensor.sum`` shares more than 32768 values among threads, and its bits depend on their number.
+    """
+    everything = torch.full((1,), len(per_row), device=per_row.device)
+    column = per_row.double()[:, None]
+    return torch.segment_reduce(column, "sum", lengths=everything, initial=0.0, unsafe=True)[0, 0]
+
+
 def masked_sum(values: Tensor, mask: Tensor, segments: Segments) -> Tensor:
     """Total over mask-1 tokens, float64 scalar, differentiable."""
-    return segments.sum(masked(values, mask)).sum()
+    return total(segments.sum(values, mask))
 
 
 def count(mask: Tensor, segments: Segments) -> Tensor:
     """Number of mask-1 tokens, float64 scalar."""
-    return segments.sum(mask.bool()).sum()
+    return total(segments.sum(mask.bool()))
 
 
 def masked_mean(values: Tensor, mask: Tensor, segments: Segments) -> Tensor:
-    """Mean over mask-1 tokens, float64 scalar; 0 when there are none."""
+    """Mean over mask-1 tokens, float64 scalar, differentiable; 0 when there are none."""
     return masked_sum(values, mask, segments) / count(mask, segments).clamp(min=1)
 
 
 def masked_var(values: Tensor, mask: Tensor, segments: Segments) -> Tensor:
-    """Unbiased variance (n-1) over mask-1 tokens, float64 scalar; 0 for fewer than two tokens."""
-    deviations = values.double() - masked_mean(values, mask, segments)
-    return masked_sum(deviations.square(), mask, segments) / (count(mask, segments) - 1).clamp(min=1)
+    """Unbiased variance (n-1) over mask-1 tokens, float64 scalar, differentiable; 0 for fewer than two tokens."""
+    return _mean_and_var(values, mask.bool(), segments)[1]
 
 
 def masked_whiten(values: Tensor, mask: Tensor, segments: Segments) -> Tensor:
@@ -45,5 +55,21 @@ def masked_whiten(values: Tensor, mask: Tensor, segments: Segments) -> Tensor:
     Follows verl's ``masked_whiten`` (1e-8 is added to the variance), which raises where fewer than two tokens count;
     here a lone token becomes 0.
     """
-    scale = torch.rsqrt(masked_var(values, mask, segments) + 1e-8)
-    return masked((values.double() - masked_mean(values, mask, segments)) * scale, mask)
+    mask = mask.bool()
+    mean, variance = _mean_and_var(values, mask, segments)
+    scale = torch.rsqrt(variance + 1e-8)
+    if kernels.take(segments.offsets, values, mask):
+        out = kernels.empty(segments.num_tokens, torch.float64)
+        return kernels.masked_scale(segments.offsets, values, mask, float(mean), float(scale), out)
+    return masked((values.double() - mean) * scale, mask)
+
+
+def _mean_and_var(values: Tensor, mask: Tensor, segments: Segments) -> tuple[Tensor, Tensor]:
+    tokens = count(mask, segments)
+    mean = masked_sum(values, mask, segments) / tokens.clamp(min=1)
+    if kernels.take(segments.offsets, values, mask):
+        out = kernels.empty(segments.num_rows, torch.float64)
+        squares = kernels.masked_row_squares(segments.offsets, values, mask, float(mean), out)
+    else:
+        squares = segments.sum((values.double() - mean).square(), mask)
+    return mean, total(squares) / (tokens - 1).clamp(min=1)

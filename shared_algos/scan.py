@@ -7,6 +7,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from shared_algos import kernels
 from shared_algos.segments import Segments
 
 
@@ -14,14 +15,36 @@ def reverse_scan(deltas: Tensor, segments: Segments, decay: float) -> Tensor:
     """``out[t] = deltas[t] + decay * out[t + 1]`` within each row, nothing entering from beyond its end.
 
     deltas: ``[T]``. Returns float64 ``[T]``. A row's bits are those of the recurrence written out for that row alone.
-
-    Tokens are laid out lane by lane, the last token of every row first and longer rows first, so that step k is a
-    contiguous slice over all rows with more than k tokens: the loop runs over the longest row, not over rows.
     """
     segments.check(deltas)
+    if kernels.take(segments.offsets, deltas):
+        out = kernels.empty(len(deltas), torch.float64)
+        return kernels.reverse_scan(segments.offsets, deltas, float(decay), out)
+    return _sweep(deltas.double(), segments, decay)
+
+
+def td_errors(rewards: Tensor, values: Tensor, segments: Segments, gamma: float) -> Tensor:
+    """``rewards[t] + gamma * values[t + 1] - values[t]``, the value after the end of a row being 0; float64 ``[T]``.
+
+    rewards, values: ``[T]``.
+    """
+    segments.check(rewards)
+    segments.check(values)
+    if kernels.take(segments.offsets, rewards, values):
+        out = kernels.empty(len(rewards), torch.float64)
+        return kernels.td_errors(segments.offsets, rewards, values, float(gamma), out)
+    return rewards.double() + gamma * segments.following(values.double()) - values.double()
+
+
+def _sweep(deltas: Tensor, segments: Segments, decay: float) -> Tensor:
+    """``reverse_scan`` as a loop over the longest row's tokens.
+
+    Tokens are laid out lane by lane, the last token of every row first and longer rows first, so that step k is a
+    contiguous slice over all rows with more than k tokens.
+    """
     place, lanes = _lanes(segments)
-    out = torch.empty_like(deltas, dtype=torch.float64)
-    out[place] = deltas.double()
+    out = torch.empty_like(deltas)
+    out[place] = deltas + 0.0  # a row's last token has decay * 0 added too, which makes 0 of -0
     begin = 0
     for width, following in pairwise(lanes):
         previous, begin = begin, begin + width

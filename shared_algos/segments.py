@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from shared_algos import kernels
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,31 +56,67 @@ class Segments:
     @cached_property
     def rows(self) -> Tensor:
         """The row of each token, int64 ``[T]``."""
-        return torch.repeat_interleave(
-            torch.arange(self.num_rows, device=self.offsets.device), self.lengths, output_size=self.num_tokens
-        )
+        return torch.repeat_interleave(self.lengths, output_size=self.num_tokens)
 
     @cached_property
     def positions(self) -> Tensor:
         """The place of each token within its row, int64 ``[T]``."""
-        return torch.arange(self.num_tokens, device=self.offsets.device) - self.offsets[:-1][self.rows]
+        return torch.arange(self.num_tokens, device=self.offsets.device) - self.spread(self.offsets[:-1])
 
-    def sum(self, values: Tensor) -> Tensor:
-        """Row totals in float64 ``[B]`` of ``values [T]``, differentiable.
+    def sum(self, values: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Row totals in float64 ``[B]`` of ``values [T]``, of those at mask-1 tokens where ``mask [T]`` is given.
 
-        Tokens are added in order and by one thread a row (an ``index_add_`` would add in any order on a GPU), so a
-        row's bits depend neither on its neighbours nor on the number of threads.
+        Differentiable. Tokens are added in order and by one thread a row (an ``index_add_`` would add in any order on a
+        GPU), so a row's bits depend neither on its neighbours nor on the number of threads.
         """
         self.check(values)
-        return torch.segment_reduce(values.double(), "sum", offsets=self.offsets, initial=0.0)
+        if mask is not None:
+            self.check(mask)
+            mask = mask.bool()
+        if values.requires_grad and torch.is_grad_enabled():
+            kept = values if mask is None else torch.where(mask, values, 0)
+            return _Sum.apply(kept, self)
+        return self._sum(values, mask)
 
-    def spread(self, per_row: Tensor) -> Tensor:
-        """Repeat ``per_row [B]`` over each row's tokens: ``[T]``."""
-        return per_row[self.rows]
+    def _sum(self, values: Tensor, mask: Tensor | None) -> Tensor:
+        columns = (self.offsets, values) if mask is None else (self.offsets, values, mask)
+        if kernels.take(*columns):
+            out = kernels.empty(self.num_rows, torch.float64)
+            if mask is not None:
+                return kernels.masked_row_sums(*columns, out)
+            return (kernels.row_counts if values.dtype == torch.bool else kernels.row_sums)(*columns, out)
+        kept = values.double() if mask is None else torch.where(mask, values.double(), 0)
+        # With a second dimension, because without one CUDA adds by a tree whose shape depends on where a row begins.
+        return torch.segment_reduce(kept[:, None], "sum", offsets=self.offsets, initial=0.0)[:, 0]
+
+    def spread(self, per_row: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Repeat ``per_row [B]`` over each row's tokens: ``[T]``, 0 at mask-0 tokens where ``mask [T]`` is given.
+
+        Differentiable: the gradient of a row is the sum over its tokens, added as ``sum`` adds.
+        """
+        if per_row.shape[0] != self.num_rows:
+            raise ValueError(f"a column of rows has {per_row.shape[0]} values where its segments have {self.num_rows}")
+        if mask is not None:
+            self.check(mask)
+            mask = mask.bool()
+        if per_row.requires_grad and torch.is_grad_enabled():
+            everywhere = _Spread.apply(per_row, self)
+            return everywhere if mask is None else torch.where(mask, everywhere, 0)
+        return self._spread(per_row, mask)
+
+    def _spread(self, per_row: Tensor, mask: Tensor | None) -> Tensor:
+        columns = (self.offsets, per_row) if mask is None else (self.offsets, per_row, mask)
+        if kernels.take(*columns):
+            out = kernels.empty(self.num_tokens, per_row.dtype)
+            return (kernels.spread if mask is None else kernels.masked_spread)(*columns, out)
+        everywhere = per_row[self.rows]
+        return everywhere if mask is None else torch.where(mask, everywhere, 0)
 
     def following(self, values: Tensor) -> Tensor:
         """Each token's successor within its row, 0 after a row's last token: ``[T]`` of ``values [T]``."""
         self.check(values)
+        if kernels.take(self.offsets, values):
+            return kernels.following(self.offsets, values, kernels.empty(self.num_tokens, values.dtype))
         shifted = torch.cat([values[1:], values.new_zeros(min(1, values.numel()))])
         return torch.where(self.positions == self.lengths[self.rows] - 1, 0, shifted)
 
@@ -95,3 +134,29 @@ class Segments:
         """Raise ``ValueError`` unless ``values`` has T tokens on dim 0."""
         if values.shape[0] != self.num_tokens:
             raise ValueError(f"a packed column has {values.shape[0]} values where its segments have {self.num_tokens}")
+
+
+class _Sum(torch.autograd.Function):
+    """``Segments.sum``; its derivative is ``Segments.spread``."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, segments: Segments) -> Tensor:
+        ctx.segments, ctx.dtype = segments, values.dtype
+        return segments.sum(values)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return ctx.segments.spread(gradients[0].to(ctx.dtype)), None
+
+
+class _Spread(torch.autograd.Function):
+    """``Segments.spread``; its derivative is ``Segments.sum``."""
+
+    @staticmethod
+    def forward(ctx: Any, per_row: Tensor, segments: Segments) -> Tensor:
+        ctx.segments, ctx.dtype = segments, per_row.dtype
+        return segments.spread(per_row)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return ctx.segments.sum(gradients[0]).to(ctx.dtype), None

@@ -6,13 +6,17 @@ from shared_algos.advantages.base import register_advantage
 from shared_algos.advantages.episodes import Episodes
 from shared_algos.advantages.inputs import AdvantageConfig
 from shared_algos.advantages.whitening import whiten_tokens
-from shared_algos.scan import reverse_scan
+from shared_algos.scan import reverse_scan, td_errors
 
 
 @register_advantage("gae", needs={"values"}, reference="GAE arXiv:1506.02438")
 def gae(episodes: Episodes, config: AdvantageConfig) -> tuple[Tensor, Tensor]:
     """TD errors summed backwards with decay gamma * lam; advantages whitened over the batch, returns not."""
     values = episodes.column("values")
-    errors = episodes.rewards + config.gamma * episodes.segments.following(values) - values
-    advantages = reverse_scan(errors, episodes.segments, config.gamma * config.lam)
-    return whiten_tokens(advantages, episodes.segments), advantages + values
+    advantages = reverse_scan(
+        td_errors(episodes.rewards, values, episodes.segments, config.gamma),
+        episodes.segments,
+        config.gamma * config.lam,
+    )
+    returns = values.add_(advantages)  # in place: the column is a copy
+    return whiten_tokens(advantages, episodes.segments), returns

@@ -33,10 +33,9 @@ class Outcomes:
     def of(cls, inputs: AdvantageInputs) -> Outcomes:
         """Reduce rows to sessions. Raises ``NonFiniteError`` naming the row of a reward that is infinite or NaN."""
         live = inputs.live_rows
-        identity = torch.stack([inputs.groups[live], inputs.sessions[live]])
-        sessions = Segments.from_lengths(identity.unique_consecutive(dim=1, return_counts=True)[1])
+        sessions = _runs(inputs.groups[live], inputs.sessions[live])
         rows = live[sessions.offsets[1:] - 1]
-        groups = Segments.from_lengths(inputs.groups[rows].unique_consecutive(return_counts=True)[1])
+        groups = _runs(inputs.groups[rows])
         scores = inputs.segments.sum(inputs.token_level_rewards)[rows]
         inputs.check_finite("the reward", scores, rows)
         return cls(inputs, scores, groups, rows, sessions)
@@ -51,5 +50,13 @@ class Outcomes:
         inputs = self.inputs
         per_row = torch.zeros(inputs.segments.num_rows, dtype=dtype, device=advantages.device)
         per_row[inputs.live_rows] = self.sessions.spread(advantages.to(dtype))
-        tokens = torch.where(inputs.mask, inputs.segments.spread(per_row), 0)
+        tokens = inputs.segments.spread(per_row, inputs.mask)
         return AdvantageOutputs(tokens, tokens)
+
+
+def _runs(*columns: Tensor) -> Segments:
+    """The runs of equal neighbours in ``columns [N]``, compared together; ``unique_consecutive`` loops over them."""
+    begins = torch.ones_like(columns[0], dtype=torch.bool)
+    begins[1:] = torch.stack([column.diff() != 0 for column in columns]).any(0)
+    end = torch.full((1,), len(begins), device=begins.device)
+    return Segments(torch.cat([begins.nonzero().squeeze(1), end]))
