@@ -24,8 +24,8 @@ def grpo_passk(outcomes: Outcomes, config: AdvantageConfig) -> Tensor:
     if alone.numel():
         row = outcomes.inputs.describe(int(outcomes.rows[groups.offsets[alone[0]]]))
         raise AlgorithmError(
-            f"grpo_passk needs 2 sessions or more in a group, and {row} is alone in its: set rollout.n to 2 or more, "
-            f"or drop groups of which one session is left"
+            f"grpo_passk needs 2 sessions or more in a group, and {row} is alone in its group: set rollout.n to 2 or "
+            f"more, or drop groups of which one session is left"
         )
     ranked = rank_in_groups(scores, groups)
     best, second = ranked[groups.offsets[:-1]], ranked[groups.offsets[:-1] + 1]

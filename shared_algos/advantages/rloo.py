@@ -11,6 +11,5 @@ from shared_algos.groups import center_groups
 @register_advantage("rloo", "rloo_vectorized", outcome=True, reference="RLOO arXiv:2402.14740")
 def rloo(outcomes: Outcomes, _config: AdvantageConfig) -> Tensor:
     """Scores less the mean of the others in their group, which is n/(n-1) times the distance from the whole mean."""
-    groups = outcomes.groups
-    factor = groups.lengths / (groups.lengths - 1).clamp(min=1)
-    return center_groups(outcomes.scores, groups) * groups.spread(factor.double())
+    groups, members = outcomes.groups, outcomes.groups.lengths.double()
+    return center_groups(outcomes.scores, groups) * groups.spread(members / (members - 1).clamp(min=1))

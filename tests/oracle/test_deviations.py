@@ -8,7 +8,7 @@ import torch
 
 from shared_algos.advantages import AdvantageConfig, AdvantageInputs, compute_advantages
 from shared_algos.aggregation import Denominators, aggregate
-from shared_algos.errors import NonFiniteError
+from shared_algos.errors import AlgorithmError, NonFiniteError
 from shared_algos.kl import apply_kl_penalty, kl_penalty
 from shared_algos.reductions import masked_whiten
 from shared_algos.segments import Segments
@@ -134,3 +134,116 @@ def test_d12_k3_keeps_its_digits_in_float32(verl):
     theirs, _ = verl("kl_penalty", logprob=close, ref_logprob=zero, kl_penalty="k3")
     assert abs(float(theirs) - exact) > 0.2 * exact
     assert float(kl_penalty(zero + 2e-4, zero, "k3")) == pytest.approx(exact, rel=1e-3)
+
+
+SESSIONS = {"sessions": torch.tensor([0, 0, 0, 1]), "indices": torch.tensor([0, 1, 2, 0])}
+KEYS = ["u_0_0", "u_0_1", "u_0_2", "u_1_0"]
+
+
+def of_one_uid(rewards, mask=None, **columns):
+    """Inputs of rows of one token and one uid, each a session of its own unless ``columns`` say otherwise."""
+    rows = torch.arange(len(rewards))
+    mask = torch.ones(len(rewards)) if mask is None else mask
+    identity = {"groups": torch.zeros_like(rows), "sessions": rows, "indices": torch.zeros_like(rows)}
+    return AdvantageInputs(rewards, mask, Segments.from_lengths([1] * len(rewards)), **(identity | columns))
+
+
+def ours(name, inputs, **settings):
+    return compute_advantages(name, inputs, AdvantageConfig(**settings)).advantages
+
+
+def gdpo(verl, components, weights=None, **settings):
+    """verl's advantages ``[B]`` of rows of one token and one uid, components ``[B, K]``."""
+    ones = torch.ones(len(components), 1, dtype=torch.int64)
+    names = [f"reward_{k}" for k in range(components.shape[1])]
+    advantages, _ = verl(
+        "estimator",
+        name="gdpo",
+        float64=False,
+        config={"gdpo_reward_keys": names, "gdpo_reward_weights": weights} | settings,
+        token_level_rewards=torch.zeros(len(components), 1),
+        response_mask=ones,
+        index=np.zeros(len(components), dtype=np.int64),
+        batch={"prompts": ones, "attention_mask": torch.cat([ones, ones], dim=1)},
+        non_tensor_batch=dict(zip(names, components.numpy().T, strict=True)),
+    )
+    return advantages[:, 0]
+
+
+def test_d13_every_outcome_estimator_counts_a_session_once(verl):
+    rewards = torch.tensor([1.0, 1.0, 1.0, 0.0])
+    uid = np.array(["u"] * 4, dtype=object)
+    columns = {"token_level_rewards": rewards[:, None], "response_mask": torch.ones(4, 1)}
+    for name, of_each_output, of_sessions in (
+        ("rloo", [1 / 3] * 3 + [-1], [1, 1, 1, -1]),
+        ("grpo_vectorized", [0.5] * 3 + [-1.5], [0.7071] * 3 + [-0.7071]),
+        ("opo", [0.25] * 3 + [-0.75], [0.5] * 3 + [-0.5]),
+    ):
+        theirs = verl("advantages_of_sessions", name=name, uid=uid, keys=KEYS, **columns)
+        assert theirs.flatten().tolist() == pytest.approx(of_each_output, abs=1e-4)
+        assert ours(name, of_one_uid(rewards, **SESSIONS)).tolist() == pytest.approx(of_sessions, abs=1e-4)
+
+
+def test_d14_a_lone_score_of_rloo_is_its_advantage_under_both_names(verl):
+    rewards = torch.tensor([3.0])
+    theirs = [
+        verl(
+            "estimator",
+            name=name,
+            token_level_rewards=rewards[:, None],
+            response_mask=torch.ones(1, 1),
+            index=np.zeros(1, dtype=np.int64),
+        )[0].item()
+        for name in ("rloo", "rloo_vectorized")
+    ]
+    assert theirs == [3, 0]
+    assert ours("rloo", of_one_uid(rewards)) == ours("rloo_vectorized", of_one_uid(rewards)) == 3
+
+
+def test_d15_gpg_counts_only_sessions_that_take_part(verl):
+    rewards, mask = torch.tensor([1.0, 3.0, 0.0, 0.0]), torch.tensor([1, 1, 0, 0])
+    uids = np.array([0, 0, 1, 1])
+    theirs, _ = verl(
+        "estimator", name="gpg", token_level_rewards=rewards[:, None], response_mask=mask[:, None], index=uids
+    )
+    assert theirs.flatten().tolist() == [-2, 2, 0, 0]
+    assert ours("gpg", of_one_uid(rewards, mask, groups=torch.from_numpy(uids))).tolist() == [-1, 1, 0, 0]
+
+
+def test_d16_leaving_the_division_by_std_out_is_followed_by_every_name(verl):
+    rewards = torch.tensor([1.0, 5.0])
+    settings = {"norm_adv_by_std_in_grpo": False}
+    theirs = verl(
+        "advantages_of_sessions",
+        name="grpo_vectorized",
+        uid=np.array(["u"] * 2, dtype=object),
+        keys=["u_0_0", "u_1_0"],
+        config=settings,
+        token_level_rewards=rewards[:, None],
+        response_mask=torch.ones(2, 1),
+    )
+    assert theirs.flatten().tolist() == pytest.approx([-0.7071, 0.7071], abs=1e-4)
+    assert ours("grpo_vectorized", of_one_uid(rewards), **settings).tolist() == [-2, 2]
+    components = torch.tensor([[0.0, 0.0], [1.0, 100.0], [5.0, 0.0]])
+    inputs = of_one_uid(torch.zeros(3), reward_components=components)
+    divided = gdpo(verl, components, **settings)
+    torch.testing.assert_close(divided, ours("gdpo", inputs), rtol=1e-4, atol=1e-4)
+    assert ours("gdpo", inputs, **settings).tolist() == pytest.approx([-0.6207, 1.1536, -0.5329], abs=1e-4)
+
+
+def test_d17_gdpo_reads_its_components_in_float64(verl):
+    components = torch.tensor([[16777217.0], [16777216.0]], dtype=torch.float64)
+    assert gdpo(verl, components).tolist() == [0, 0]
+    of_two = ours("gdpo", of_one_uid(torch.zeros(2), reward_components=components))
+    assert of_two.tolist() == pytest.approx([0.7071, -0.7071], abs=1e-4)
+
+
+def test_d18_gdpo_wants_one_weight_for_each_component(verl):
+    components = torch.tensor([[1.0, 2.0], [3.0, 0.0]])
+    assert gdpo(verl, components, [1.0, 0.5, 7.0]).equal(gdpo(verl, components, [1.0, 0.5]))
+    with pytest.raises(AssertionError, match="IndexError"):
+        gdpo(verl, components, [1.0])
+    inputs = of_one_uid(torch.zeros(2), reward_components=components)
+    for weights in ((1.0,), (1.0, 0.5, 7.0)):
+        with pytest.raises(AlgorithmError, match=f"has {len(weights)} values for 2 reward components"):
+            ours("gdpo", inputs, gdpo_reward_weights=weights)
