@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from shared_algos.rollout_correction.pairs import Pairs
-from shared_algos.rollout_correction.statistics import exp, mean, row_means, token_mean
+from shared_algos.rollout_correction.statistics import exp, extremes, mean, row_means, token_mean
 from shared_algos.segments import Segments
 
 PREFIX = "rollout_corr/"
@@ -26,12 +26,12 @@ def off_policy_metrics(
     return named(measure(Pairs.of(log_probs, rollout_log_probs, response_mask, segments)))
 
 
-def named(metrics: dict[str, Tensor]) -> dict[str, float]:
+def named(metrics: dict[str, float]) -> dict[str, float]:
     """Metrics as they are logged."""
-    return {PREFIX + name: float(value) for name, value in metrics.items()}
+    return {PREFIX + name: value for name, value in metrics.items()}
 
 
-def measure(pairs: Pairs) -> dict[str, Tensor]:
+def measure(pairs: Pairs) -> dict[str, float]:
     """Perplexities, KL(rollout || training) by k1 and k3, and chi-squared divergences by token and row."""
     if not pairs.rows.num_rows:
         return {}
@@ -50,8 +50,7 @@ def measure(pairs: Pairs) -> dict[str, Tensor]:
         "rollout_log_ppl": mean(rollout),
         "log_ppl_diff": mean(excess),
         "log_ppl_abs_diff": mean(excess.abs()),
-        "log_ppl_diff_max": excess.max(),
-        "log_ppl_diff_min": excess.min(),
+        **extremes("log_ppl_diff", excess),
         "ppl_ratio": mean(_exp(excess)),
         "chi2_token": token_mean(exp(log_ratio).square(), pairs.rows) - 1,
         "chi2_seq": mean(exp(pairs.rows.sum(log_ratio)).square()) - 1,

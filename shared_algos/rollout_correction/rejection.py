@@ -11,7 +11,7 @@ from torch import Tensor
 
 from shared_algos.errors import AlgorithmError
 from shared_algos.rollout_correction.pairs import Pairs
-from shared_algos.rollout_correction.statistics import mean, row_means, summary, token_mean, token_std
+from shared_algos.rollout_correction.statistics import extremes, mean, row_means, summary, token_mean, token_std
 from shared_algos.rollout_correction.thresholds import check_choice, parse_bounds, split_list
 from shared_algos.segments import Segments
 
@@ -83,7 +83,7 @@ def _rule(mode: str, threshold: Any) -> Rule:
     return Rule(mode, -upper, upper)
 
 
-def reject(pairs: Pairs, rules: tuple[Rule, ...]) -> tuple[Tensor, dict[str, Tensor]]:
+def reject(pairs: Pairs, rules: tuple[Rule, ...]) -> tuple[Tensor, dict[str, float]]:
     """Which tokens all rules keep, bool ``[N]``, and metrics ``rollout_rs_*``.
 
     Follows verl's ``compute_rollout_rejection_mask``: k1 is minus the log-ratio, k2 half its square, k3 the ratio less
@@ -91,7 +91,7 @@ def reject(pairs: Pairs, rules: tuple[Rule, ...]) -> tuple[Tensor, dict[str, Ten
     """
     estimates = _estimates(pairs.log_ratio.clamp(-20, 20))
     kept = torch.ones_like(pairs.tokens, dtype=torch.bool)
-    metrics: dict[str, Tensor] = {}
+    metrics: dict[str, float] = {}
     for rule in rules:
         statistic = _over_rows(estimates[rule.mode[-2:]], pairs.rows, rule.level)
         kept_here = rule.keeps(statistic)
@@ -119,7 +119,7 @@ def _over_rows(values: Tensor, rows: Segments, level: str) -> Tensor:
     return torch.segment_reduce(values, "max", offsets=rows.offsets) if level == "seq_max" else values
 
 
-def _masked_fractions(prefix: str, kept: Tensor, rows: Segments) -> dict[str, Tensor]:
+def _masked_fractions(prefix: str, kept: Tensor, rows: Segments) -> dict[str, float]:
     """The share of tokens, and of rows with a token, that are rejected."""
     return {
         f"{prefix}_masked_fraction": token_mean(~kept, rows),
@@ -127,40 +127,38 @@ def _masked_fractions(prefix: str, kept: Tensor, rows: Segments) -> dict[str, Te
     }
 
 
-def _token_metrics(rule: Rule, statistic: Tensor, rows: Segments) -> dict[str, Tensor]:
+def _token_metrics(rule: Rule, statistic: Tensor, rows: Segments) -> dict[str, float]:
     """Of one value a token, ``[N]``."""
     prefix = f"rollout_rs_{rule.mode}"
     high, low = statistic > rule.upper, statistic < (-math.inf if rule.lower is None else rule.lower)
     return _level_metrics(rule, statistic, rows) | {
-        f"{prefix}_max": statistic.max(),
-        f"{prefix}_min": statistic.min(),
+        **extremes(prefix, statistic),
         f"{prefix}_fraction_high": token_mean(high, rows),
         f"{prefix}_fraction_low": token_mean(low, rows),
         **_of_rows(rule, row_means(statistic, rows)),
     }
 
 
-def _row_metrics(rule: Rule, statistic: Tensor, rows: Segments) -> dict[str, Tensor]:
+def _row_metrics(rule: Rule, statistic: Tensor, rows: Segments) -> dict[str, float]:
     """Of one value a row, ``[L]``; mean and std weigh a row by its tokens."""
     prefix = f"rollout_rs_{rule.mode}"
     of_rows = _of_rows(rule, statistic)
     return _level_metrics(rule, rows.spread(statistic), rows) | {
-        f"{prefix}_max": statistic.max(),
-        f"{prefix}_min": statistic.min(),
+        **extremes(prefix, statistic),
         f"{prefix}_fraction_high": of_rows[f"{prefix}_seq_fraction_high"],
-        f"{prefix}_fraction_low": of_rows.get(f"{prefix}_seq_fraction_low", torch.zeros(())),
+        f"{prefix}_fraction_low": of_rows.get(f"{prefix}_seq_fraction_low", 0.0),
         **of_rows,
     }
 
 
-def _level_metrics(rule: Rule, statistic: Tensor, rows: Segments) -> dict[str, Tensor]:
+def _level_metrics(rule: Rule, statistic: Tensor, rows: Segments) -> dict[str, float]:
     """Mean over tokens, and std over tokens of what lies inside the bounds or is cut to them."""
     cut = statistic.clamp(0.0 if rule.lower is None else rule.lower, rule.upper)
     prefix = f"rollout_rs_{rule.mode}"
     return {f"{prefix}_mean": token_mean(statistic, rows), f"{prefix}_std": token_std(cut, rows)}
 
 
-def _of_rows(rule: Rule, values: Tensor) -> dict[str, Tensor]:
+def _of_rows(rule: Rule, values: Tensor) -> dict[str, float]:
     """Of one value a row, ``[L]``, each row counting once."""
     prefix = f"rollout_rs_{rule.mode}_seq"
     metrics = summary(prefix, values, ideal=0) | {f"{prefix}_fraction_high": mean(values > rule.upper)}

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from shared_algos.segments import Segments
 
 
-def total(values: Tensor) -> Tensor:
-    """Sum of ``values [L]``, float64: in ascending order and by one thread, so that it is the same for any order."""
-    return Segments.from_lengths([len(values)], device=values.device).sum(values.sort().values)[0]
+def mean(values: Tensor) -> float:
+    """The mean of ``values [L]``, one a row: of their exact sum, which is the same in any order."""
+    return math.fsum(values.tolist()) / len(values)
+
+
+def std(values: Tensor) -> float:
+    """The standard deviation (n-1) of ``values [L]``, one a row; 0 of one row."""
+    squares = (values - mean(values)).square().tolist()
+    return math.sqrt(math.fsum(squares) / max(len(squares) - 1, 1))
 
 
 def row_means(values: Tensor, rows: Segments) -> Tensor:
@@ -18,30 +26,28 @@ def row_means(values: Tensor, rows: Segments) -> Tensor:
     return rows.sum(values) / rows.lengths
 
 
-def token_mean(values: Tensor, rows: Segments) -> Tensor:
-    """The mean of ``values [N]``, float64 scalar."""
-    return total(rows.sum(values)) / rows.num_tokens
+def token_mean(values: Tensor, rows: Segments) -> float:
+    """The mean of ``values [N]``, one a token."""
+    return math.fsum(rows.sum(values).tolist()) / rows.num_tokens
 
 
-def token_std(values: Tensor, rows: Segments) -> Tensor:
-    """The standard deviation of ``values [N]`` (n), float64 scalar."""
-    return token_mean((values - token_mean(values, rows)).square(), rows).sqrt()
+def token_std(values: Tensor, rows: Segments) -> float:
+    """The standard deviation (n) of ``values [N]``, one a token."""
+    return math.sqrt(token_mean((values - token_mean(values, rows)).square(), rows))
 
 
-def mean(values: Tensor) -> Tensor:
-    """The mean of ``values [L]``, float64 scalar."""
-    return total(values.double()) / len(values)
+def extremes(prefix: str, values: Tensor) -> dict[str, float]:
+    """The largest and the smallest value."""
+    return {f"{prefix}_max": float(values.max()), f"{prefix}_min": float(values.min())}
 
 
-def summary(prefix: str, values: Tensor, ideal: float) -> dict[str, Tensor]:
-    """Mean, std (n-1; 0 of one row), extremes and the largest distance from ``ideal`` of one value a row, ``[L]``."""
-    deviations = values - mean(values)
+def summary(prefix: str, values: Tensor, ideal: float) -> dict[str, float]:
+    """Mean, std, extremes and the largest distance from ``ideal`` of ``values [L]``, one a row."""
     return {
         f"{prefix}_mean": mean(values),
-        f"{prefix}_std": (total(deviations.square()) / max(len(values) - 1, 1)).sqrt(),
-        f"{prefix}_max": values.max(),
-        f"{prefix}_min": values.min(),
-        f"{prefix}_max_deviation": (values - ideal).abs().max(),
+        f"{prefix}_std": std(values),
+        f"{prefix}_max_deviation": float((values - ideal).abs().max()),
+        **extremes(prefix, values),
     }
 
 

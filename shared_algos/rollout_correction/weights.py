@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 from shared_algos.rollout_correction.pairs import Pairs
-from shared_algos.rollout_correction.statistics import exp, mean, row_means, summary, token_mean, token_std
+from shared_algos.rollout_correction.statistics import exp, extremes, mean, row_means, summary, token_mean, token_std
 from shared_algos.rollout_correction.thresholds import Bounds
 
 
 def importance_weights(
     pairs: Pairs, level: str, bounds: Bounds, batch_normalize: bool
-) -> tuple[Tensor, dict[str, Tensor]]:
+) -> tuple[Tensor, dict[str, float]]:
     """Weights ``[N]`` and metrics ``rollout_is_*``, as verl's ``compute_rollout_correction_weights``.
 
     level: ``token`` (exp of the log-ratio) or ``sequence`` (exp of its sum over the row, on each of its tokens).
@@ -32,7 +32,7 @@ def importance_weights(
     metrics |= _row_level(log_weights, bounds) if level == "sequence" else _token_level(pairs, weights, raw, bounds)
     if batch_normalize:
         factor = mean(row_means(weights, rows)) if level == "sequence" else token_mean(weights, rows)
-        factor = torch.where(factor > 1e-8, factor, 1.0)  # all weights 0: nothing to divide by
+        factor = factor if factor > 1e-8 else 1.0  # all weights 0: nothing to divide by
         weights, metrics["rollout_is_batch_norm_factor"] = weights / factor, factor
     return weights, metrics
 
@@ -42,27 +42,25 @@ def _lower(bounds: Bounds) -> float:
     return 1 / bounds.upper if bounds.lower is None else bounds.lower
 
 
-def _token_level(pairs: Pairs, weights: Tensor, raw: Tensor, bounds: Bounds) -> dict[str, Tensor]:
+def _token_level(pairs: Pairs, weights: Tensor, raw: Tensor, bounds: Bounds) -> dict[str, float]:
     return {
-        "rollout_is_max": weights.max(),
-        "rollout_is_min": weights.min(),
+        **extremes("rollout_is", weights),
         "rollout_is_ratio_fraction_high": token_mean(raw > bounds.upper, pairs.rows),
         "rollout_is_ratio_fraction_low": token_mean(raw < _lower(bounds), pairs.rows),
     }
 
 
-def _row_level(log_weights: Tensor, bounds: Bounds) -> dict[str, Tensor]:
+def _row_level(log_weights: Tensor, bounds: Bounds) -> dict[str, float]:
     """Extremes and fractions of the weights before they are cut, from the log-ratios' sums ``[L]``."""
-    upper, lower = (torch.tensor(bound, dtype=torch.float64).log() for bound in (bounds.upper, _lower(bounds)))
+    upper, lower = torch.tensor([bounds.upper, _lower(bounds)], dtype=torch.float64).log().tolist()
     return {
-        "rollout_is_max": log_weights.max().clamp(max=20).exp(),
-        "rollout_is_min": log_weights.min().clamp(max=20).exp(),
-        "rollout_is_ratio_fraction_high": mean(log_weights > float(upper)),
-        "rollout_is_ratio_fraction_low": mean(log_weights < float(lower)),
+        **extremes("rollout_is", log_weights.clamp(max=20).exp()),
+        "rollout_is_ratio_fraction_high": mean(log_weights > upper),
+        "rollout_is_ratio_fraction_low": mean(log_weights < lower),
     }
 
 
-def _metrics(pairs: Pairs, weights: Tensor, raw: Tensor, bounds: Bounds) -> dict[str, Tensor]:
+def _metrics(pairs: Pairs, weights: Tensor, raw: Tensor, bounds: Bounds) -> dict[str, float]:
     """Spread, effective sample size (a share of the tokens) and the rows' mean weights."""
     rows = pairs.rows
     average, raw_means = token_mean(weights, rows), row_means(raw, rows)
@@ -71,7 +69,7 @@ def _metrics(pairs: Pairs, weights: Tensor, raw: Tensor, bounds: Bounds) -> dict
     return {
         "rollout_is_mean": average,
         "rollout_is_std": token_std(weights, rows),
-        "rollout_is_eff_sample_size": torch.where(mean_square > 0, 1 / mean_square, 0.0),
+        "rollout_is_eff_sample_size": 1 / mean_square if mean_square else 0.0,
         **summary("rollout_is_seq", row_means(weights, rows), ideal=1),
         "rollout_is_seq_fraction_high": mean(raw_means > bounds.upper),
         "rollout_is_seq_fraction_low": mean(raw_means < _lower(bounds)),

@@ -47,7 +47,7 @@ def check(verl, batch, number, **settings):
     packed = map(batch.pack, (training, rollout, batch.mask))
     ours = correct(*packed, batch.segments, RolloutCorrectionConfig(**settings))
     if ours.metrics.get("rollout_corr/rollout_is_oob_ratio") == 1:
-        return  # verl divides by zero: R4
+        return  # verl divides by zero: R5
     weights, mask, metrics = verl(
         "rollout_correction",
         old_log_prob=training,
@@ -117,7 +117,7 @@ def test_pf_ppo(verl, batches, method, power):
 
 
 def test_group_filtering(verl, batches):
-    """Rewards of 0, 0.5 and 1, whose mean has no rounding: see R9 for others."""
+    """Rewards of 0, 0.5 and 1, whose mean has no rounding: R14 is about others."""
     found = 0
     for batch in batches:
         values = torch.from_numpy(batch.random.integers(0, 3, len(batch.groups)) / 2)
