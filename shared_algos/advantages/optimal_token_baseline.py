@@ -11,4 +11,5 @@ from shared_algos.advantages.token_baseline import NEEDS, REFERENCE, less_token_
 @register_advantage("optimal_token_baseline", needs=NEEDS, reference=REFERENCE)
 def optimal_token_baseline(episodes: Episodes, _config: AdvantageConfig) -> tuple[Tensor, Tensor]:
     """Rewards to go less the group's baseline at the token's place in its response, masked tokens counted."""
-    return less_token_baseline(episodes, episodes.inputs.segments.positions[episodes.tokens])
+    begins = episodes.inputs.segments.offsets[:-1][episodes.inputs.live_rows]
+    return less_token_baseline(episodes, episodes.tokens - episodes.segments.spread(begins))

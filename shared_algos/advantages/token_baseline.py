@@ -44,9 +44,8 @@ def _path_variance(episodes: Episodes) -> Tensor:
     if not all_finite(terms):
         rows = episodes.inputs.segments.rows[episodes.tokens]
         episodes.inputs.check_finite("the variance 1 - 2 * exp(old_log_probs) + sum_pi_squared", terms, rows)
-    segments = episodes.segments
-    backwards = segments.spread(segments.offsets[:-1] + segments.lengths - 1) - segments.positions
-    return reverse_scan(terms[backwards], segments, 1.0)[backwards]
+    backwards = Segments.from_lengths(episodes.segments.lengths.flip(0))
+    return reverse_scan(terms.flip(0), backwards, 1.0).flip(0)
 
 
 def _weighted_mean(values: Tensor, weights: Tensor, cell: Tensor, count: int) -> Tensor:
