@@ -3,7 +3,15 @@
 import pytest
 
 from runtime.agent_loop import AGENT_LOOPS
-from runtime.config import load_config, num_ranks, uses_critic, uses_reference
+from runtime.algorithms import policy_loss_name
+from runtime.config import (
+    load_config,
+    num_ranks,
+    plays_baseline,
+    uses_critic,
+    uses_reference,
+    writes_sum_pi_squared,
+)
 from runtime.errors import BatchSizeError, ConfigError, RewardError
 from runtime.reward import registry
 
@@ -82,6 +90,9 @@ def test_counts_that_do_not_fit_name_both_numbers_and_keys(overrides, words):
         ("trainer.logger=[console,swanlab]", "'swanlab' is not one of"),
         ("trainer.resume_from_path=x", "checkpoints are not built yet"),
         ("critic.enable=perhaps", "critic.enable='perhaps'"),
+        ("algorithm.use_pf_ppo=true", "needs algorithm.adv_estimator=gae, not grpo"),
+        ("algorithm.pf_ppo.reweight_method=max_mean", "the nearest is 'max_min'"),
+        ("algorithm.pf_ppo.weight_pow=-1", "not between 0 and inf"),
     ],
 )
 def test_a_bad_value_is_refused_with_its_key(override, words):
@@ -185,3 +196,96 @@ def test_a_missing_micro_batch_size_is_filled_in_and_noted():
 def test_an_old_global_micro_batch_size_is_refused():
     with pytest.raises(ConfigError, match="set ppo_micro_batch_size_per_gpu"):
         load_config("tiny", [f"{ACTOR}.ppo_micro_batch_size=8"])
+
+
+CORRECTION = "algorithm.rollout_correction"
+
+
+@pytest.mark.parametrize("trainer", ["V1", "legacy"])
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["algorithm.adv_estimator=gae", "critic.enable=false"], ["gae needs 'values'", "critic.enable=true"]),
+        (["algorithm.adv_estimator=gdpo"], ["gdpo needs 'reward_components'", "algorithm.gdpo_reward_keys"]),
+        (
+            ["algorithm.adv_estimator=optimal_token_baseline", f"{CORRECTION}.bypass_mode=true"],
+            ["optimal_token_baseline needs 'sum_pi_squared'", "bypass_mode=false"],
+        ),
+    ],
+)
+def test_an_input_that_will_be_missing_names_key_trainer_and_way_out(trainer, overrides, words):
+    with pytest.raises(ConfigError) as caught:
+        load_config("tiny", [*overrides, f"trainer.use_v1={trainer == 'V1'}"])
+    assert all(word in str(caught.value) for word in [*words, f"the {trainer} trainer"]), str(caught.value)
+
+
+@pytest.mark.parametrize("use_v1", [True, False])
+@pytest.mark.parametrize("estimator", ["remax", "optimal_token_baseline", "tir_optimal_token_baseline"])
+def test_case_6_what_verls_v1_could_not_run_is_provided(use_v1, estimator):
+    config = load_config("tiny", [f"algorithm.adv_estimator={estimator}", f"trainer.use_v1={use_v1}"]).config
+    assert plays_baseline(config) == (estimator == "remax")
+    assert writes_sum_pi_squared(config) == (estimator != "remax")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ([f"{ACTOR}.policy_loss.loss_mode=dro"], ["dro_beta"]),
+        ([f"{ACTOR}.policy_loss.loss_mode=bypass_mode"], [f"{CORRECTION}.bypass_mode=true"]),
+        ([f"{ACTOR}.tau_pos=0"], ["tau_pos"]),
+        ([f"{ACTOR}.policy_loss.kl_cov_ratio=2"], ["kl_cov_ratio", "2"]),
+        ([f"{CORRECTION}.rollout_is=seq"], [CORRECTION, "rollout_is", "'seq'", "sequence"]),
+        ([f"{CORRECTION}.rollout_is_threshold=-1"], ["rollout_is_threshold", "-1"]),
+        ([f"{CORRECTION}.rollout_rs=token_k4"], ["token_k4"]),
+        ([f"{CORRECTION}.rollout_rs=token_k2"], ["rollout_rs_threshold"]),
+        (
+            [f"{CORRECTION}.rollout_is=token", f"{ROLLOUT}.calculate_log_probs=false"],
+            [f"{CORRECTION}.rollout_is", "calculate_log_probs=true"],
+        ),
+        (
+            [f"{CORRECTION}.bypass_mode=true", f"{ROLLOUT}.calculate_log_probs=false"],
+            [f"{CORRECTION}.bypass_mode", "calculate_log_probs=true"],
+        ),
+        (
+            [f"{CORRECTION}.bypass_mode=true", f"{ACTOR}.calculate_sum_pi_squared=true"],
+            ["calculate_sum_pi_squared=true", "bypass_mode=true"],
+        ),
+        (
+            ["algorithm.gdpo_reward_keys=[a,b]", "algorithm.gdpo_reward_weights=[1]"],
+            ["gdpo_reward_weights has 1", "gdpo_reward_keys has 2"],
+        ),
+        (["algorithm.filter_groups.enable=true"], ["algorithm.filter_groups.metric"]),
+        (
+            [
+                "algorithm.filter_groups.enable=true",
+                "algorithm.filter_groups.metric=seq_final_reward",
+                "algorithm.use_kl_in_reward=true",
+            ],
+            ["seq_final_reward", "set it to reward"],
+        ),
+    ],
+)
+def test_settings_of_algorithms_are_refused_when_the_config_is_read(overrides, words):
+    with pytest.raises(ConfigError) as caught:
+        load_config("tiny", overrides)
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+@pytest.mark.parametrize("typed", ["0.5_2", "0.5_2.0", "'0.5_2'", "0.999_1.001"])
+def test_two_bounds_stay_two_bounds(typed):
+    """hydra alone reads 0.5_2 as the number 0.52."""
+    config = load_config("tiny", [f"{CORRECTION}.rollout_is_threshold={typed}"]).config
+    assert config.algorithm.rollout_correction.rollout_is_threshold == typed.strip("'")
+
+
+def test_bypass_mode_chooses_the_loss_and_says_so():
+    loaded = load_config("tiny", [f"{CORRECTION}.bypass_mode=true", f"{ACTOR}.policy_loss.loss_mode=gspo"])
+    assert policy_loss_name(loaded.config) == "bypass_mode"
+    assert any("bypass_mode chooses the loss" in note.message for note in loaded.notes)
+
+
+def test_a_generation_batch_may_be_larger_than_the_step_where_groups_are_dropped():
+    on = ["algorithm.filter_groups.enable=true", "algorithm.filter_groups.metric=reward"]
+    assert load_config("tiny", [*on, "data.gen_batch_size=24"]).config.data.gen_batch_size == 24
+    with pytest.raises(BatchSizeError, match="gen_batch_size"):
+        load_config("tiny", ["data.gen_batch_size=24"])
