@@ -95,11 +95,13 @@ def test_case_10_micro_batches_and_ranks_add_up(random_batch, name, mode, size):
 @pytest.mark.parametrize("mode", AGGREGATIONS)
 @pytest.mark.parametrize("name", LOSSES)
 def test_case_17_padding_rows_weigh_nothing(random_batch, name, mode):
-    """Rows of mask 0 beside the real ones: of their tokens not even the selection takes notice."""
+    """Rows of mask 0 and of far-off values beside the real ones: not even the selection takes notice of them."""
     real = random_batch(11)
     rows, count = torch.arange(real.segments.num_rows), real.segments.num_rows
     both = real.take(torch.cat([rows, rows.flip(0)]))
-    both.mask = both.mask * (both.segments.rows < count)
+    padding = both.segments.rows >= count
+    both.mask = torch.where(padding, 0, both.mask)
+    both.new, both.targets = (torch.where(padding, 7 * column - 3, column) for column in (both.new, both.targets))
     real, both = real.selected(name), both.selected(name)
     alone, gradient = real.loss(name, mode, real.denominators())
     padded, of_padded = both.loss(name, mode, both.denominators())
