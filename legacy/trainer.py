@@ -21,6 +21,7 @@ from runtime.errors import RewardError
 from runtime.group_filter import GroupFilter
 from runtime.identity import TrajectoryKey
 from runtime.metrics import batch_metrics, by_source
+from runtime.pf_ppo import Resampling
 from runtime.trainer.base import Series, Trainer
 from runtime.trainer.hooks import StageRecord
 from runtime.trainer.stages import written_fields
@@ -73,6 +74,9 @@ class LegacyTrainer(Trainer):
         # The one column that this stage may edit; a union would refuse the change.
         batch.pop(batch_keys=["response_mask"])
         return batch.union(answer(batch, trajectories, columns)), {name: [value] for name, value in scalars.items()}
+
+    def drawn_rows(self, batch: DataProto, resampling: Resampling) -> list[int]:
+        return resampling.drawn_rows(read_batch(batch, resampling.reads), self.global_steps)
 
     def update_critic(self, batch: DataProto) -> tuple[DataProto, Series]:
         return batch, self._update_critic(batch)

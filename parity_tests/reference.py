@@ -29,9 +29,9 @@ def reference_step(capture: Capture, folder: str, settings: dict[str, Any], step
             row |= {"values": values(models["critic"], row)} if estimator is gae else {}
     estimator(rows, settings)
     results = {name: torch.cat([row[name] for row in rows]) for name in rows[0].keys() - {"uid", "tokens", "before"}}
-    order = capture.stage(step, "balance").series["row_order"] if "balance" in capture.index[step] else range(len(rows))
+    orders = [capture.stage(step, s).series["row_order"] for s in ("balance", "resample") if s in capture.index[step]]
     for role, model in models.items():
-        results |= train(role, model, [rows[int(place)] for place in order], settings)
+        results |= train(role, model, [rows[int(place)] for place in [range(len(rows)), *orders][-1]], settings)
     return results
 
 

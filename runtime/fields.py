@@ -79,9 +79,13 @@ STAGES: tuple[Stage, ...] = (
         writes=("token_level_rewards", "advantages", "returns", "response_mask"),
         may_write=("rollout_is_weights",),
     ),
+    Stage("resample"),
     Stage("update_critic"),
     Stage("update_actor"),
 )
 """The stages in the order in which both trainers run them; a trainer leaves out what is not configured."""
 
 STAGE_NAMES: tuple[str, ...] = tuple(stage.name for stage in STAGES)
+
+REARRANGING = frozenset({"balance", "resample"})
+"""Stages that write nothing: which rows stand where is all that they make."""

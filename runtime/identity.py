@@ -7,6 +7,8 @@ import uuid
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+
 _UID_NAMESPACE = uuid.UUID("8c0d6c0e-6a53-5d0a-9b2e-8b4cf5b0b0a1")
 
 
@@ -36,6 +38,11 @@ class PromptIdentity(NamedTuple):
         """
         text = "/".join(map(str, (*self, session_id, turn)))
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+def mixed_seed(*numbers: int) -> int:
+    """One seed of several numbers, so that (42, 1) and (43, 0) are unrelated; a non-negative 63-bit integer."""
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0]) >> 1
 
 
 @dataclass(frozen=True, order=True, slots=True)

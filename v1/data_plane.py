@@ -8,8 +8,8 @@ TransferQueue answers a missing key with fewer rows and a missing field by leavi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 import numpy as np
 import ray
@@ -31,7 +31,9 @@ from runtime.trajectories import TrajectoryBatch
 from shared_algos.segments import Segments
 
 __all__ = [
+    "DrawnBatch",
     "KVBatchMeta",
+    "Rows",
     "Shard",
     "clear",
     "connect",
@@ -83,14 +85,46 @@ def connect() -> Any:
 
 
 @dataclass(frozen=True)
+class DrawnBatch:
+    """Rows of a batch, some of which come several times or not at all: a ``KVBatchMeta`` refuses to name a key twice.
+
+    It is read and dispatched like one. Nothing can be written through it: two rows of one key would be one.
+    """
+
+    drawn_from: KVBatchMeta
+    """All rows, each once; they lie in TransferQueue, drawn or not."""
+    rows: tuple[int, ...]
+    """The row of ``drawn_from`` at each place."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def keys(self) -> list[str]:
+        """The key of each row."""
+        return [self.drawn_from.keys[row] for row in self.rows]
+
+    @property
+    def tags(self) -> list[dict[str, Any]]:
+        """The tags of each row."""
+        return [self.drawn_from.tags[row] for row in self.rows]
+
+
+Rows: TypeAlias = KVBatchMeta | DrawnBatch
+
+
+@dataclass(frozen=True)
 class Shard:
     """Rows of one dispatch, resolved to where they lie. Lives for one call."""
 
     meta: BatchMeta
     batch: KVBatchMeta
+    """The rows that are fetched, each key once."""
+    rows: tuple[int, ...] | None = None
+    """The row of ``batch`` at each place of the shard; ``None``: they are the shard."""
 
     def __len__(self) -> int:
-        return len(self.batch)
+        return len(self.batch if self.rows is None else self.rows)
 
 
 def put_rows(batch: TrajectoryBatch, partition_id: str, tags: Sequence[Mapping[str, Any]]) -> None:
@@ -119,13 +153,13 @@ def clear(keys: Sequence[str], partition_id: str) -> None:
         tq.kv_clear(keys=list(keys), partition_id=partition_id)
 
 
-def field_names(batch: KVBatchMeta) -> list[str]:
+def field_names(batch: Rows) -> list[str]:
     """The fields that every row of ``batch`` has."""
     return list(resolve(batch).meta.field_names)
 
 
-def read(batch: KVBatchMeta, fields: Sequence[str]) -> TrajectoryBatch:
-    """Fetch ``fields`` of every key of ``batch``, in its order."""
+def read(batch: Rows, fields: Sequence[str]) -> TrajectoryBatch:
+    """Fetch ``fields`` of every row of ``batch``, in its order; of a key that comes several times, once."""
     return containers.read_batch(resolve(batch), fields)
 
 
@@ -134,8 +168,12 @@ def write(batch: KVBatchMeta, trajectories: TrajectoryBatch, columns: Mapping[st
     containers.answer(resolve(batch), trajectories, columns)
 
 
-def resolve(batch: KVBatchMeta) -> Shard:
+def resolve(batch: Rows) -> Shard:
     """Look up where the rows of ``batch`` lie now; ``DataPlaneError`` names a key that is not there."""
+    if isinstance(batch, DrawnBatch):
+        place = {row: number for number, row in enumerate(dict.fromkeys(batch.rows))}
+        once = containers.select_rows(batch.drawn_from, torch.tensor(list(place)))
+        return replace(resolve(once), rows=tuple(place[row] for row in batch.rows))
     meta = connect().kv_retrieve_meta(keys=list(batch.keys), partition_id=batch.partition_id, create=False)
     if len(meta) != len(batch):
         there = list_tags(batch.partition_id)
@@ -147,17 +185,27 @@ def resolve(batch: KVBatchMeta) -> Shard:
     return Shard(meta, batch)
 
 
-@containers.shard.register
-def _shard(batch: KVBatchMeta, count: int) -> list[Shard]:
+@containers.shard.register(KVBatchMeta)
+@containers.shard.register(DrawnBatch)
+def _shard(batch: Rows, count: int) -> list[Shard]:
     if len(batch) % count:
         raise BatchSizeError(f"{len(batch)} rows do not divide into {count} shards")
+    if isinstance(batch, DrawnBatch):
+        return [resolve(containers.select_rows(batch, rows)) for rows in torch.arange(len(batch)).chunk(count)]
     whole = resolve(batch)
     return [Shard(meta, part) for meta, part in zip(whole.meta.chunk(count), batch.chunk(count), strict=True)]
 
 
 @containers.select_rows.register
-def _select_rows(batch: KVBatchMeta, rows: Tensor) -> KVBatchMeta:
+def _select_rows(batch: KVBatchMeta, rows: Tensor) -> Rows:
+    if len(rows.unique()) < len(rows):
+        return DrawnBatch(batch, tuple(rows.tolist()))
     return batch.select_keys([batch.keys[row] for row in rows.tolist()])
+
+
+@containers.select_rows.register
+def _select_drawn_rows(batch: DrawnBatch, rows: Tensor) -> DrawnBatch:
+    return replace(batch, rows=tuple(batch.rows[row] for row in rows.tolist()))
 
 
 @containers.read_batch.register
@@ -169,10 +217,10 @@ def _read_batch(shard: Shard, fields: Sequence[str]) -> TrajectoryBatch:
             f"(first key {shard.batch.keys[0]}); it has {sorted(available)}. Did the stage that writes it run?"
         )
     data = connect().get_data(shard.meta.select_fields(list(fields)))
-    if data.batch_size[0] != len(shard) or set(data.keys()) != set(fields):
+    if data.batch_size[0] != len(shard.batch) or set(data.keys()) != set(fields):
         raise DataPlaneError(
             f"TransferQueue returned {data.batch_size[0]} rows with {sorted(data.keys())}, "
-            f"expected {len(shard)} rows with {sorted(fields)}"
+            f"expected {len(shard.batch)} rows with {sorted(fields)}"
         )
     prompts = Segments.from_lengths([tag["prompt_len"] for tag in shard.batch.tags])
     responses = Segments.from_lengths([tag["response_len"] for tag in shard.batch.tags])
@@ -181,17 +229,23 @@ def _read_batch(shard: Shard, fields: Sequence[str]) -> TrajectoryBatch:
         Level.RESPONSE: responses.lengths,
         Level.SEQUENCE: prompts.lengths + responses.lengths,
     }
-    return TrajectoryBatch(
+    batch = TrajectoryBatch(
         keys=tuple(TrajectoryKey.parse(key) for key in shard.batch.keys),
         prompts=prompts,
         responses=responses,
         columns={name: _values(name, data[name], lengths) for name in fields if name in LEVELS},
         objects={name: _objects(data, name) for name in fields if name not in LEVELS},
     )
+    return batch if shard.rows is None else batch.select(shard.rows)
 
 
 @containers.answer.register
 def _answer(shard: Shard, batch: TrajectoryBatch, columns: Mapping[str, Tensor]) -> KVBatchMeta:
+    if shard.rows is not None:
+        raise DataPlaneError(
+            f"{sorted(columns)} of drawn rows cannot be written: {len(shard)} rows share {len(shard.batch)} keys. "
+            "Write before rows are drawn"
+        )
     connect().put(_as_tensordict(batch, columns, {}), shard.meta)
     return shard.batch
 

@@ -11,10 +11,11 @@ from runtime import metrics
 from runtime.advantage import AdvantageStage
 from runtime.errors import RewardError
 from runtime.group_filter import GroupFilter
+from runtime.pf_ppo import Resampling
 from runtime.trainer.hooks import StageHook, StageRecord
 from runtime.trainer.stages import written_fields
 from v1 import data_plane
-from v1.data_plane import KVBatchMeta
+from v1.data_plane import KVBatchMeta, Rows
 
 
 class DataWorker:
@@ -43,6 +44,10 @@ class DataWorker:
         """The rows whose group ``group_filter`` keeps."""
         return group_filter.kept_rows(data_plane.read(batch, group_filter.reads))
 
+    def drawn_rows(self, batch: KVBatchMeta, resampling: Resampling, step: int) -> list[int]:
+        """The rows with which ``resampling`` fills the places of ``batch``, which is in canonical order."""
+        return resampling.drawn_rows(data_plane.read(batch, resampling.reads), step)
+
     def take_rollout_log_probs(self, batch: KVBatchMeta) -> None:
         """File ``rollout_log_probs`` as ``old_log_probs`` (bypass mode)."""
         trajectories = data_plane.read(batch, ["rollout_log_probs"])
@@ -56,7 +61,7 @@ class DataWorker:
         data_plane.write(batch, trajectories, columns)
         return scalars
 
-    def batch_metrics(self, batch: KVBatchMeta, fields: Sequence[str]) -> dict[str, float]:
+    def batch_metrics(self, batch: Rows, fields: Sequence[str]) -> dict[str, float]:
         """The figures of a finished batch."""
         return metrics.batch_metrics(data_plane.read(batch, fields), self.config.data.max_response_length)
 
@@ -68,7 +73,7 @@ class DataWorker:
 
     def run_hooks(
         self,
-        batch: KVBatchMeta | None,
+        batch: Rows | None,
         step: int,
         stage: str,
         series: Mapping[str, Sequence[float]],

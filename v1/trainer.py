@@ -15,12 +15,13 @@ from runtime.balance import balanced_order
 from runtime.config import bypasses_old_log_prob, uses_critic
 from runtime.group_filter import GroupFilter
 from runtime.identity import TrajectoryKey
+from runtime.pf_ppo import Resampling
 from runtime.trainer.base import Series, Trainer
 from runtime.trainer.workers import Workers
 from runtime.workers.group import check_finished, get
 from v1 import data_plane
 from v1.agent_loop import AgentLoopWorker
-from v1.data_plane import KVBatchMeta
+from v1.data_plane import DrawnBatch, KVBatchMeta, Rows
 from v1.data_worker import DataWorker
 from v1.replay_buffer import ReplayBuffer
 
@@ -55,7 +56,7 @@ class V1Trainer(Trainer):
         self._on_data("check_rewards", batch)
         return batch, {}
 
-    def balance(self, batch: KVBatchMeta) -> tuple[KVBatchMeta, Series]:
+    def balance(self, batch: Rows) -> tuple[Rows, Series]:
         lengths = [tag["seq_len"] for tag in batch.tags]
         order = balanced_order(lengths, self.mini_batch_rows("actor"), self.workers.world_size)
         return containers.select_rows(batch, order), {}
@@ -80,13 +81,16 @@ class V1Trainer(Trainer):
         self.update_kl(scalars, len(batch))
         return batch, {name: [value] for name, value in scalars.items()}
 
-    def update_critic(self, batch: KVBatchMeta) -> tuple[KVBatchMeta, Series]:
+    def drawn_rows(self, batch: KVBatchMeta, resampling: Resampling) -> list[int]:
+        return self._on_data("drawn_rows", batch, resampling, self.global_steps)
+
+    def update_critic(self, batch: Rows) -> tuple[Rows, Series]:
         return batch, self._update("critic", batch)
 
-    def update_actor(self, batch: KVBatchMeta) -> tuple[KVBatchMeta, Series]:
+    def update_actor(self, batch: Rows) -> tuple[Rows, Series]:
         return batch, self._update("actor", batch)
 
-    def batch_metrics(self, batch: KVBatchMeta) -> dict[str, float]:
+    def batch_metrics(self, batch: Rows) -> dict[str, float]:
         return self._on_data("batch_metrics", batch, self.metric_fields)
 
     def validation_scores(self, prompts: list[Submission]) -> dict[str, list[float]]:
@@ -96,10 +100,10 @@ class V1Trainer(Trainer):
         buffer.clear(batch)
         return scores
 
-    def keys_of(self, batch: KVBatchMeta) -> list[TrajectoryKey]:
+    def keys_of(self, batch: Rows) -> list[TrajectoryKey]:
         return [TrajectoryKey.parse(key) for key in batch.keys]
 
-    def record(self, batch: KVBatchMeta | None, stage: str, series: Series, digests: Mapping[str, str]) -> None:
+    def record(self, batch: Rows | None, stage: str, series: Series, digests: Mapping[str, str]) -> None:
         canonical = None
         if batch is not None:
             canonical = containers.select_rows(batch, torch.tensor(self.canonical_places(batch)).argsort())
@@ -112,8 +116,8 @@ class V1Trainer(Trainer):
             dict(digests),
         )
 
-    def finish_step(self, batch: KVBatchMeta) -> None:
-        self.replay_buffer.clear(batch)
+    def finish_step(self, batch: Rows) -> None:
+        self.replay_buffer.clear(batch.drawn_from if isinstance(batch, DrawnBatch) else batch)
 
     def _replay_buffer(self, partition: str) -> ReplayBuffer:
         return ReplayBuffer(f"{self.run_name}-{partition}", self.config)
@@ -132,7 +136,7 @@ class V1Trainer(Trainer):
         get(calls, "agent loop")
         return batch
 
-    def _update(self, role: str, batch: KVBatchMeta) -> Series:
+    def _update(self, role: str, batch: Rows) -> Series:
         group = self.workers.group(role)
         return group.map_shards(f"update_{role}", batch, self.rank_order(role, len(batch)), step=self.global_steps)[0]
 

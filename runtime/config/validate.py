@@ -23,6 +23,7 @@ from runtime.tracking import check_backends
 from shared_algos.advantages import ADVANTAGES
 from shared_algos.aggregation import AGGREGATIONS
 from shared_algos.kl import KL_PENALTIES
+from shared_algos.pf_ppo import METHODS
 from shared_algos.policy_losses import POLICY_LOSSES
 
 ACTOR, ROLLOUT, V1_MODE = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "trainer.v1.trainer_mode"
@@ -48,6 +49,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     f"{ACTOR}.loss_agg_mode": AGGREGATIONS,
     "critic.loss_agg_mode": AGGREGATIONS,
     f"{ACTOR}.kl_loss_type": KL_PENALTIES,
+    "algorithm.pf_ppo.reweight_method": METHODS,
     "algorithm.kl_penalty": KL_PENALTIES,
     "algorithm.kl_ctrl.type": ("fixed", "adaptive"),
     f"{ACTOR}.optim.optimizer": ("AdamW",),
@@ -103,6 +105,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "algorithm.gamma": (0, 1),
     "algorithm.lam": (0, 1),
     "algorithm.kl_ctrl.kl_coef": (0, float("inf")),
+    "algorithm.pf_ppo.weight_pow": (0, float("inf")),
     **{f"{role}.optim.lr": (0, 1) for role in TRAINED},
     **{f"{role}.optim.weight_decay": (0, float("inf")) for role in TRAINED},
     **{f"{role}.optim.lr_warmup_steps_ratio": (0, 1) for role in TRAINED},
@@ -161,6 +164,7 @@ def validate(config: DictConfig, notes: list[ConfigNote]) -> None:
     _check_advantages(config)
     _check_policy_loss(config, notes)
     _check_group_filter(config, notes)
+    _check_pf_ppo(config)
     _check_trainer(config)
     check_batch_sizes(config, notes)
     check_registered_names(config)
@@ -295,6 +299,15 @@ def _check_group_filter(config: DictConfig, notes: list[ConfigNote]) -> None:
     if config.actor_rollout_ref.rollout.n == 1:
         notes.append(
             ConfigNote(f"{key}.enable", "warning", f"has no effect: {ROLLOUT}.n=1, and a group of one is kept")
+        )
+
+
+def _check_pf_ppo(config: DictConfig) -> None:
+    estimator = config.algorithm.adv_estimator
+    if config.algorithm.use_pf_ppo and estimator != "gae":
+        raise ConfigError(
+            f"algorithm.use_pf_ppo=true needs algorithm.adv_estimator=gae, not {estimator}: with any other estimator "
+            "verl leaves it without effect; set adv_estimator=gae, or use_pf_ppo=false"
         )
 
 

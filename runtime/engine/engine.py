@@ -26,6 +26,7 @@ from runtime.engine.optim import build_optimizer, clip_and_step
 from runtime.engine.spec import EngineSpec, ModelSpec, Role
 from runtime.engine.weights import digest_of, full_weights
 from runtime.errors import BatchSizeError, ConfigError
+from runtime.identity import mixed_seed
 from runtime.trajectories import TrajectoryBatch
 from shared_algos.aggregation import Denominators
 
@@ -173,7 +174,7 @@ class Engine:
         log_probs = self.infer(batch, temperature, also=())["log_probs"]
         columns = {name: batch[name] for name in loss.selects_by}
         rows = gather_rows(batch.keys, batch.responses, {"log_probs": log_probs, **columns}, self.device)
-        generator = torch.Generator().manual_seed(_mixed_seed(draw))
+        generator = torch.Generator().manual_seed(mixed_seed(*draw))
         selection = loss.select(rows, generator)
         own = {name: column[rows.own] for name, column in selection.columns.items()}
         return batch.with_columns(own), selection.metrics
@@ -215,9 +216,4 @@ def _mixed_precision(spec: ModelSpec) -> MixedPrecisionPolicy:
 def _row_order(rows: int, shuffle: bool, seed: int, epoch: int) -> Tensor:
     if not shuffle:
         return torch.arange(rows)
-    return torch.randperm(rows, generator=torch.Generator().manual_seed(_mixed_seed((seed, epoch))))
-
-
-def _mixed_seed(numbers: tuple[int, ...]) -> int:
-    """One seed of several numbers, so that (42, 1) and (43, 0) are unrelated."""
-    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0]) >> 1
+    return torch.randperm(rows, generator=torch.Generator().manual_seed(mixed_seed(seed, epoch)))

@@ -8,15 +8,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
+from runtime import containers
 from runtime.agent_loop import Submission
 from runtime.cluster import start_ray
 from runtime.config import bypasses_old_log_prob
+from runtime.fields import REARRANGING
 from runtime.group_filter import GroupFilter
 from runtime.identity import TrajectoryKey
 from runtime.metrics import READS
+from runtime.pf_ppo import Resampling
 from runtime.reward import build_reward_manager
 from runtime.tracking import Tracking
 from runtime.trainer.dynamic_sampling import play_until_full
@@ -112,6 +116,10 @@ class Trainer(ABC):
         """Token-level rewards (with their KL penalty, when configured), advantages and returns."""
 
     @abstractmethod
+    def drawn_rows(self, batch: Any, resampling: Resampling) -> list[int]:
+        """The rows with which ``resampling`` fills the places of ``batch``, which is in canonical order."""
+
+    @abstractmethod
     def update_critic(self, batch: Any) -> tuple[Any, Series]:
         """Fit the critic to the returns."""
 
@@ -138,13 +146,20 @@ class Trainer(ABC):
     def finish_step(self, batch: Any) -> None:  # noqa: B027
         """Let go of what the step held outside the controller."""
 
-    # A stage that does not differ.
+    # Stages that do not differ.
 
     def rollout(self, prompts: list[Submission]) -> tuple[Any, Series]:
         """Play n sessions of every prompt, and of further prompts where groups that teach nothing are dropped."""
         if self.group_filter is None:
             return self.play(prompts), {}
         return play_until_full(self, prompts, self.group_filter)
+
+    def resample(self, batch: Any) -> tuple[Any, Series]:
+        """Draw whole rows anew, every column, uid and key with them, and balance what was drawn."""
+        canonical = containers.select_rows(batch, torch.tensor(self.canonical_places(batch)).argsort())
+        rows = self.drawn_rows(canonical, Resampling.from_config(self.config))
+        drawn = containers.select_rows(canonical, torch.tensor(rows))
+        return self.balance(drawn) if "balance" in self.stage_names else (drawn, {})
 
     # The loop.
 
@@ -171,11 +186,15 @@ class Trainer(ABC):
         for stage in self.stage_names:
             if stage == "update_actor" and not updates_actor(self.config, self.global_steps):
                 continue
+            before = batch
             with timer(metrics, stage):
-                batch, series = getattr(self, stage)(batch)
+                batch, series = getattr(self, stage)(before)
             metrics |= {name: sum(values) / len(values) for name, values in series.items() if values}
             if self.hooks:
-                self.record(batch, stage, self._recorded_series(stage, batch, series), self._digests_after(stage))
+                if stage in REARRANGING:
+                    # Records are in canonical order, which would hide what the stage did.
+                    series = {**series, "row_order": self.canonical_places(batch, among=before)}
+                self.record(batch, stage, series, self._digests_after(stage))
         with timer(metrics, "update_weights"):
             self.workers.push_weights()
         metrics |= self.batch_metrics(batch)
@@ -220,22 +239,22 @@ class Trainer(ABC):
         """Remember the places of prompts that are about to be played: canonical order goes by them."""
         self._positions |= {submission.uid: submission.position for submission in prompts}
 
-    def canonical_places(self, batch: Any) -> list[int]:
-        """The place of each row of ``batch`` in canonical order: (position of its prompt, session_id, index)."""
-        keys = [(self._positions[key.uid], key.session_id, key.index) for key in self.keys_of(batch)]
-        place = {key: number for number, key in enumerate(sorted(keys))}
-        return [place[key] for key in keys]
+    def canonical_places(self, batch: Any, among: Any = None) -> list[int]:
+        """The place of each row of ``batch`` in canonical order: (position of its prompt, session_id, index).
+
+        among: the batch whose rows are counted, ``batch`` itself when ``None``. A key that comes again has one place.
+        """
+        counted = self._canonical_keys(batch if among is None else among)
+        place = {key: number for number, key in enumerate(sorted(set(counted)))}
+        return [place[key] for key in self._canonical_keys(batch)]
+
+    def _canonical_keys(self, batch: Any) -> list[tuple[int, int, int]]:
+        return [(self._positions[key.uid], key.session_id, key.index) for key in self.keys_of(batch)]
 
     def update_kl(self, scalars: Mapping[str, float], num_rows: int) -> None:
         """Let the controller of the KL coefficient see the KL that the advantage stage measured."""
         if "actor/reward_kl_penalty" in scalars:
             self.kl_controller.update(scalars["actor/reward_kl_penalty"], num_rows)
-
-    def _recorded_series(self, stage: str, batch: Any, series: Series) -> Series:
-        if stage != "balance":
-            return series
-        # Its row order is all that this stage makes, and records are in canonical order, which would hide it.
-        return {**series, "row_order": self.canonical_places(batch)}
 
     def _digests_after(self, stage: str) -> dict[str, str]:
         role = {"update_actor": "actor", "update_critic": "critic"}.get(stage)

@@ -26,6 +26,8 @@ def configured_stages(config: DictConfig) -> tuple[str, ...]:
         left_out.add("ref_log_prob")
     if not uses_critic(config):
         left_out |= {"values", "update_critic"}
+    if not config.algorithm.use_pf_ppo:
+        left_out.add("resample")
     return tuple(stage for stage in STAGE_NAMES if stage not in left_out)
 
 

@@ -36,6 +36,7 @@ SWITCHES = {
     "balance_batch": ["trainer.balance_batch=false"],
     "entropy_coeff": [f"{ACTOR}.entropy_coeff=0.01"],
     "critic_warmup": ["trainer.critic_warmup=2"],
+    "use_pf_ppo": ["algorithm.use_pf_ppo=true"],
     "use_remove_padding": [
         "actor_rollout_ref.model.use_remove_padding=false",
         "critic.model.use_remove_padding=false",
@@ -50,8 +51,10 @@ SWITCHES = {
 
 VARIANTS = {
     ("grpo", 1): "use_kl_loss use_dynamic_bsz ppo_epochs top_k entropy_coeff balance_batch seq-mean-token-mean",
-    ("gae", 2): "use_kl_in_reward use_dynamic_bsz ppo_epochs shuffle use_remove_padding top_p seq-mean-token-sum-norm",
-    ("gae", 1): "critic_warmup use_kl_loss shuffle use_remove_padding entropy_coeff balance_batch top_k token-sum",
+    ("gae", 2): "use_pf_ppo use_kl_in_reward use_dynamic_bsz ppo_epochs shuffle use_remove_padding top_p "
+    "seq-mean-token-sum-norm",
+    ("gae", 1): "use_pf_ppo critic_warmup use_kl_loss shuffle use_remove_padding entropy_coeff balance_batch top_k "
+    "token-sum",
     ("grpo", 2): "use_kl_in_reward use_kl_loss shuffle use_remove_padding top_k top_p lr_scheduler_type "
     "seq-mean-token-sum",
 }
@@ -80,11 +83,12 @@ def test_the_stages_that_are_asked_for_ran(run):
     estimator, switches, capture = run
     reference = {"ref_log_prob"} if switches & {"use_kl_loss", "use_kl_in_reward"} else set()
     critic = {"values", "update_critic"} if estimator == "gae" else set()
-    balance = set() if "balance_batch" in switches else {"balance"}
+    moved = set() if "balance_batch" in switches else {"balance"}
+    moved |= {"resample"} if "use_pf_ppo" in switches else set()
     always = {"rollout", "reward", "old_log_prob", "advantage"}
     for step in range(1, STEPS + 1):
         actor = {"update_actor"} if "critic_warmup" not in switches or step == 2 else set()
-        assert set(capture.index[step]) == always | reference | critic | balance | actor
+        assert set(capture.index[step]) == always | reference | critic | moved | actor
 
 
 def test_the_switches_did_something(run):
@@ -95,4 +99,7 @@ def test_the_switches_did_something(run):
     assert ("actor/entropy_loss" in update.series) == ("entropy_coeff" in switches)
     assert any(update.series.get("actor/kl_loss", ())) == ("use_kl_loss" in switches)
     assert (not rewards[0].equal(rewards[1])) == ("use_kl_in_reward" in switches)
+    if "use_pf_ppo" in switches:
+        rows = capture.stage(STEPS, "resample").series["row_order"]
+        assert len(set(rows)) < len(rows)
     assert len(update.series["actor/pg_loss"]) == (4 if "ppo_epochs" in switches else 2)

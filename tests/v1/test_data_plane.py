@@ -83,6 +83,47 @@ def test_what_a_stage_writes_joins_the_row_it_belongs_to(partition):
     assert torch.equal(back["values"], back["responses"].float() / 2)
 
 
+ROWS = [2, 0, 2, 2, 0, 2]
+
+
+def test_case_5_drawn_rows_are_whole_under_their_own_keys(partition):
+    """FACTS case 5: every column, object, length and key of a row moves together, read whole or by rank."""
+    batch = put(partition, [2, 1, 3], [2, 4, 1])
+    fields = ["responses", "input_ids", "num_turns", "data_source"]
+    whole = data_plane.read(batch, fields)
+    drawn = containers.select_rows(batch, torch.tensor(ROWS))
+    assert drawn.keys == [batch.keys[row] for row in ROWS]
+    assert drawn.tags == [batch.tags[row] for row in ROWS]
+    shards = [containers.read_batch(shard, fields) for shard in containers.shard(drawn, 3)]
+    for rows, back in [(ROWS, data_plane.read(drawn, fields)), *zip([[2, 0], [2, 2], [0, 2]], shards, strict=True)]:
+        expected = whole.select(rows)
+        assert back.keys == expected.keys
+        assert all(back[name].equal(expected[name]) for name in fields[:3])
+        assert back.objects["data_source"].tolist() == expected.objects["data_source"].tolist()
+
+
+def test_drawn_rows_are_put_in_another_order_like_any_others(partition):
+    drawn = containers.select_rows(put(partition, [2, 1, 3], [2, 4, 1]), torch.tensor(ROWS))
+    turned = containers.select_rows(drawn, torch.tensor([5, 4, 3, 2, 1, 0]))
+    assert turned.keys == drawn.keys[::-1]
+    assert data_plane.read(turned, ["responses"])["responses"].numel() == sum([1, 2, 1, 1, 2, 1])
+    assert set(data_plane.field_names(turned)) == set(data_plane.field_names(turned.drawn_from))
+
+
+def test_nothing_is_written_through_drawn_rows(partition):
+    """Columns of drawn rows, written back under the keys, would belong to other rows."""
+    drawn = containers.select_rows(put(partition, [2, 1], [2, 4]), torch.tensor([1, 1]))
+    rows = data_plane.read(drawn, ["responses"])
+    with pytest.raises(DataPlaneError, match=r"\['values'\] of drawn rows cannot be written: 2 rows share 1 keys"):
+        data_plane.write(drawn, rows, {"values": rows["responses"].float()})
+
+
+def test_drawn_rows_that_do_not_divide_into_shards(partition):
+    drawn = containers.select_rows(put(partition, [2, 1], [2, 4]), torch.tensor([1, 1, 0]))
+    with pytest.raises(BatchSizeError, match="3 rows do not divide into 2 shards"):
+        containers.shard(drawn, 2)
+
+
 def test_a_field_that_no_stage_wrote_is_named(partition):
     batch = put(partition, [2, 2], [1, 2])
     with pytest.raises(DataPlaneError, match=r"no field \['values'\].*Did the stage that writes it run"):

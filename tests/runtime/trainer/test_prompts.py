@@ -3,6 +3,7 @@
 from datasets import Dataset
 
 from runtime.config import load_config
+from runtime.fields import STAGE_NAMES
 from runtime.trainer.base import with_schedule_length
 from runtime.trainer.prompts import PromptSource
 from runtime.trainer.stages import configured_stages, updates_actor, written_fields
@@ -65,8 +66,8 @@ def test_schedules_learn_the_length_of_the_run_unless_it_is_given():
 def test_stages_follow_the_config():
     plain = load_config("tiny", ["trainer.balance_batch=false"]).config
     assert configured_stages(plain) == ("rollout", "reward", "old_log_prob", "advantage", "update_actor")
-    full = load_config("tiny", ["algorithm.adv_estimator=gae", "actor_rollout_ref.actor.use_kl_loss=true"]).config
-    assert {"balance", "ref_log_prob", "values", "update_critic"} < set(configured_stages(full))
+    switches = ["algorithm.adv_estimator=gae", "actor_rollout_ref.actor.use_kl_loss=true", "algorithm.use_pf_ppo=true"]
+    assert configured_stages(load_config("tiny", switches).config) == STAGE_NAMES
 
 
 def test_log_probs_of_the_rollout_are_written_only_when_configured():
