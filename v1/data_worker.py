@@ -12,6 +12,7 @@ from runtime.advantage import AdvantageStage
 from runtime.errors import RewardError
 from runtime.group_filter import GroupFilter
 from runtime.pf_ppo import Resampling
+from runtime.recipe import import_modules
 from runtime.trainer.hooks import StageHook, StageRecord
 from runtime.trainer.stages import written_fields
 from v1 import data_plane
@@ -27,7 +28,8 @@ class DataWorker:
         self.advantage_stage = AdvantageStage.from_config(config)
 
     def start(self) -> None:
-        """Attach to TransferQueue."""
+        """Import what registers the estimator, and attach to TransferQueue."""
+        import_modules(self.config)
         data_plane.connect()
 
     def check_rewards(self, batch: KVBatchMeta) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from compat.algorithms.builtin import padded_estimator
 from compat.algorithms.configs import ConfigView, estimator_view
 from compat.algorithms.padded import PaddedRows
-from compat.algorithms.signatures import Signature, module_of, qualname_of
+from compat.algorithms.signatures import Signature, module_of, qualname_of, same_definition
 from compat.errors import CustomFunctionError
 from runtime.identity import TrajectoryKey
 from shared_algos.advantages import ADVANTAGES, AdvantageConfig, AdvantageInputs, register_advantage
@@ -82,13 +82,15 @@ def register_adv_est(name_or_enum: str | Enum) -> Callable[[Function], Function]
 
     def decorate(function: Function) -> Function:
         estimator = PaddedEstimator(function, name)
-        known = ADVANTAGES.names()
+        known = ADVANTAGES.get(name).function if name in ADVANTAGES.names() else None
+        if isinstance(known, PaddedEstimator) and same_definition(known.function, function):
+            return function
         register_advantage(
             name,
             needs=estimator.needs,
             level=Level.BATCH,
             reference=estimator.signature.function,
-            replace=name in known and not isinstance(ADVANTAGES.get(name).function, PaddedEstimator),
+            replace=not isinstance(known, PaddedEstimator),
         )(estimator)
         return function
 

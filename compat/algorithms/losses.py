@@ -14,7 +14,7 @@ from compat.algorithms.builtin import padded_policy_loss
 from compat.algorithms.configs import ConfigView
 from compat.algorithms.mini_batch import ActiveMiniBatch, activate, warn_once
 from compat.algorithms.padded import PaddedRows
-from compat.algorithms.signatures import Signature, module_of, qualname_of
+from compat.algorithms.signatures import Signature, module_of, qualname_of, same_definition
 from compat.errors import CustomFunctionError
 from shared_algos.aggregation import LossOutput
 from shared_algos.policy_losses import POLICY_LOSSES, PolicyLossConfig, PolicyLossInputs
@@ -52,11 +52,14 @@ def register_policy_loss(name: str) -> Callable[[Function], Function]:
 
     def decorate(function: Function) -> Function:
         loss = PaddedLoss(function)
+        known = POLICY_LOSSES.get(name).function if name in POLICY_LOSSES.names() else None
+        if isinstance(known, PaddedLoss) and same_definition(known.function, function):
+            return function
         register_packed(
             name,
             level=Level.BATCH,
             reference=loss.signature.function,
-            replace=name in POLICY_LOSSES.names() and not isinstance(POLICY_LOSSES.get(name).function, PaddedLoss),
+            replace=not isinstance(known, PaddedLoss),
         )(loss)
         return function
 

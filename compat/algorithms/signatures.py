@@ -68,6 +68,13 @@ def describe(function: Any) -> str:
     return f"{name} ({code.co_filename}:{code.co_firstlineno})" if code else name
 
 
+def same_definition(left: Any, right: Any) -> bool:
+    """Whether two functions come from one ``def`` of one file, which may have been imported under two names."""
+    codes = [getattr(inspect.unwrap(function), "__code__", None) for function in (left, right)]
+    places = [(code.co_filename, code.co_firstlineno) if code else None for code in codes]
+    return None not in places and places[0] == places[1] and qualname_of(left) == qualname_of(right)
+
+
 def module_of(function: Any) -> str:
     """The module that a function (or the class of a callable object) was defined in."""
     return getattr(function, "__module__", None) or type(function).__module__

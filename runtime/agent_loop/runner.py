@@ -16,6 +16,7 @@ from runtime.config import plays_baseline
 from runtime.data.chat import load_tokenizer
 from runtime.errors import RolloutError
 from runtime.identity import PromptIdentity
+from runtime.recipe import import_modules
 from runtime.reward import RewardItem, build_reward_manager
 from runtime.rollout.types import SamplingParams
 
@@ -38,6 +39,7 @@ class SessionRunner:
     """What an agent-loop worker holds: the tokenizer, the reward manager and the way to the rollout server."""
 
     def __init__(self, config: DictConfig, server: Any) -> None:
+        import_modules(config)
         self.config = config
         self.server = server
         self.tokenizer = load_tokenizer(config.actor_rollout_ref.model)

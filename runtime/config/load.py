@@ -16,6 +16,7 @@ from runtime.config.overrides import ParsedOverride, parse_overrides
 from runtime.config.tables import CONFIG_DIR
 from runtime.config.types import settle_types
 from runtime.config.validate import validate
+from runtime.recipe import import_modules, settle_modules
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ def load_config(
     settle_types(config)
     _settle_forms(config)
     OmegaConf.set_struct(config, True)
+    import_modules(config)
     validate(config, notes)
     OmegaConf.set_readonly(config, True)
     return LoadedConfig(config, tuple(dict.fromkeys(notes)))
@@ -100,6 +102,7 @@ def _settle_forms(config: DictConfig) -> None:
         config.trainer.logger = [config.trainer.logger]
     if config.data.seed is None:
         config.data.seed = config.runtime.seed
+    settle_modules(config)
 
 
 def _is_filled_group(config: DictConfig, key: str) -> bool:

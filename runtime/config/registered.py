@@ -5,8 +5,21 @@ from __future__ import annotations
 from omegaconf import DictConfig
 
 from runtime.errors import ConfigError, RolloutError
+from shared_algos.advantages import ADVANTAGES
+from shared_algos.policy_losses import POLICY_LOSSES
 
 AGENT_LOOP = "actor_rollout_ref.rollout.agent.default_agent_loop"
+
+
+def load_algorithms(config: DictConfig) -> None:
+    """Run the file of the user's reward function where it may register an estimator or a loss that nobody knows yet."""
+    from runtime.reward import load_compute_score
+
+    loss = config.actor_rollout_ref.actor.policy_loss.loss_mode
+    known = config.algorithm.adv_estimator in ADVANTAGES.names() and loss in POLICY_LOSSES.names()
+    function = config.reward.custom_reward_function
+    if not known and function.path is not None:
+        load_compute_score(function.path, function.name)
 
 
 def check_registered_names(config: DictConfig) -> None:

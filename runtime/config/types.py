@@ -13,7 +13,9 @@ from runtime.config.composing import main_config
 from runtime.config.flat import raw_leaves, with_groups
 from runtime.errors import ConfigError
 
-ONE_OR_MANY = {"data.train_files", "data.val_files", "trainer.logger"}
+MODULES = ("actor_rollout_ref.model.external_lib", "critic.model.external_lib")
+
+ONE_OR_MANY = {"data.train_files", "data.val_files", "trainer.logger", *MODULES}
 """One value or a list of them."""
 
 NUMBER_OR_TEXT = {"algorithm.rollout_correction.rollout_is_threshold"}
@@ -31,6 +33,7 @@ TYPE_OF_NULL: dict[str, Any] = {
     "algorithm.rollout_correction.rollout_rs": "",
     "data.custom_cls.path": "",
     "data.custom_cls.name": "",
+    **dict.fromkeys(MODULES, ""),
     "data.seed": 0,
     "reward.custom_reward_function.path": "",
     "reward.reward_manager.module.path": "",

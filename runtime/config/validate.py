@@ -15,7 +15,7 @@ from runtime.algorithms import (
 from runtime.config.batch_sizes import check_batch_sizes, check_positive
 from runtime.config.nearest import nearest_key
 from runtime.config.notes import ConfigNote
-from runtime.config.registered import check_registered_names
+from runtime.config.registered import check_registered_names, load_algorithms
 from runtime.config.roles import bypasses_old_log_prob, corrects_rollout, uses_critic
 from runtime.config.types import read_key
 from runtime.errors import ConfigError
@@ -161,6 +161,7 @@ def validate(config: DictConfig, notes: list[ConfigNote]) -> None:
     _check_lengths(config)
     _check_clipping(config, notes)
     _check_sampling(config, notes)
+    load_algorithms(config)
     _check_advantages(config)
     _check_policy_loss(config, notes)
     _check_group_filter(config, notes)
@@ -277,6 +278,12 @@ def _check_policy_loss(config: DictConfig, notes: list[ConfigNote]) -> None:
     if mode not in (name, "vanilla"):
         notes.append(
             ConfigNote(key, "warning", f"has no effect, as in verl: {CORRECTION}.bypass_mode chooses the loss")
+        )
+    # Losses with verl's signature say whether they have the parameter (compat.algorithms.losses).
+    if corrects_rollout(config) and not getattr(POLICY_LOSSES.get(name).function, "takes_weights", True):
+        raise ConfigError(
+            f"{CORRECTION}.rollout_is={correction.rollout_is} would have no effect: policy loss {name!r} "
+            f"({POLICY_LOSSES.get(name).reference}) has no parameter rollout_is_weights; add it, or set it to null"
         )
     wanted = [field for field in ("rollout_is", "rollout_rs", "bypass_mode") if getattr(correction, field)]
     if wanted and not config.actor_rollout_ref.rollout.calculate_log_probs:

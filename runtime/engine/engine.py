@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -186,9 +187,14 @@ class Engine:
         return Denominators(counts[0], counts[1], horizon)
 
     def _summed_over_ranks(self, totals: Mapping[str, Tensor]) -> dict[str, float]:
-        sums = torch.stack(list(totals.values()))
+        """Totals by name; a name that a rank does not have (a loss of a recipe may leave one out) counts 0 there."""
+        of_ranks: list[Any] = [None] * self.world_size
+        dist.all_gather_object(of_ranks, list(totals))
+        names = list(dict.fromkeys(chain.from_iterable(of_ranks)))
+        nothing = torch.zeros((), dtype=torch.float64, device=self.device)
+        sums = torch.stack([totals.get(name, nothing) for name in names])
         dist.all_reduce(sums)
-        return dict(zip(totals, sums.float().tolist(), strict=True))
+        return dict(zip(names, sums.float().tolist(), strict=True))
 
 
 def _sharded_model(spec: EngineSpec, device: torch.device, world_size: int) -> Any:

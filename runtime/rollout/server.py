@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from omegaconf import DictConfig
 
+from runtime.recipe import import_modules
 from runtime.rollout.generators import build_generator
 from runtime.rollout.queues import Session
 from runtime.rollout.scheduler import RequestScheduler
@@ -24,6 +25,7 @@ class RolloutServer:
     """
 
     def __init__(self, config: DictConfig) -> None:
+        import_modules(config)
         rollout = config.actor_rollout_ref.rollout
         # One thread, because OpenMP keeps the number of torch threads for each thread that asks.
         compute = ThreadPoolExecutor(

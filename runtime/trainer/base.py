@@ -21,6 +21,7 @@ from runtime.group_filter import GroupFilter
 from runtime.identity import TrajectoryKey
 from runtime.metrics import READS
 from runtime.pf_ppo import Resampling
+from runtime.recipe import import_modules, with_modules_of_algorithms
 from runtime.reward import build_reward_manager
 from runtime.tracking import Tracking
 from runtime.trainer.dynamic_sampling import play_until_full
@@ -47,6 +48,8 @@ class Trainer(ABC):
         self.hooks = tuple(hooks)
         self.global_steps = 0
         self._positions: dict[str, int] = {}
+        import_modules(config)
+        config = with_modules_of_algorithms(config)
         self.prompts = PromptSource(config)
         # Agent-loop workers build their own; a function that is not there is told before anything is started.
         build_reward_manager(config, self.prompts.tokenizer)

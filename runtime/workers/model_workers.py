@@ -21,6 +21,7 @@ from runtime.engine.engine import Engine
 from runtime.engine.losses import ActorLoss, CriticLoss, Loss
 from runtime.engine.spec import EngineSpec, actor_spec, critic_spec, ref_spec
 from runtime.errors import ConfigError
+from runtime.recipe import import_modules
 from runtime.workers.group import free_address
 
 _TOKENS = ("input_ids", "position_ids")
@@ -42,6 +43,7 @@ class ModelWorker:
 
     def setup(self, address: str) -> None:
         """Join the other ranks and load the model; collective."""
+        import_modules(self.config)
         dist.init_process_group(
             "nccl" if self.device.type == "cuda" else "gloo",
             init_method=address,
@@ -90,7 +92,8 @@ class ModelWorker:
             seed=settings.data_loader_seed + step,
             temperature=self._temperature,
         )
-        series = {name: [metrics[name] for metrics in steps] for name in steps[0]}
+        names = dict.fromkeys(name for metrics in steps for name in metrics)
+        series = {name: [metrics[name] for metrics in steps if name in metrics] for name in names}
         return {**series, f"{loss.prefix}/lr": [self.engine.lr_step()]}
 
     @property

@@ -20,6 +20,7 @@ OURS = {
     "runtime.num_cpus",
     "runtime.schedule_timeout_s",
     "runtime.rollout_timeout_s",
+    "runtime.import_modules",
 }
 """Held keys that verl's table has not: our own, and keys that verl leaves out of its YAML or fills."""
 

@@ -212,6 +212,28 @@ def serve(folder):
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what verl prints must not mix with the answers
     while True:
+def of_recipe(file, kind, name, config=None, log_prob=None, **kwargs):
+    """What verl gives for an estimator or a loss (with its gradient) that the recipe in ``file`` registers."""
+    import importlib.util
+
+    from verl.trainer.config import AlgoConfig
+    from verl.trainer.ppo.core_algos import get_adv_estimator_fn, get_policy_loss_fn
+    from verl.workers.config import ActorConfig
+
+    if "recipe" not in sys.modules:
+        spec = importlib.util.spec_from_file_location("recipe", file)
+        sys.modules["recipe"] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules["recipe"])
+    if kind == "estimator":
+        more = {} if config is None else {"config": AlgoConfig(**config)}
+        return get_adv_estimator_fn(name)(**more, **kwargs)
+    config = ActorConfig(strategy="fsdp", rollout_n=1, use_dynamic_bsz=True, **config)
+    log_prob.requires_grad_()
+    loss, *metrics = get_policy_loss_fn(name)(log_prob=log_prob, config=config, **kwargs)
+    loss.backward()
+    return loss.detach(), log_prob.grad, [m if isinstance(m, dict) else float(m) for m in metrics]
+
+
         try:
             name, kwargs = pickle.load(sys.stdin.buffer)
         except EOFError:
