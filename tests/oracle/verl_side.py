@@ -59,17 +59,23 @@ def advantages_of_sessions(name, uid, keys, config=None, **columns):
 
 @contextlib.contextmanager
 def float64_throughout():
-    """Where verl asks for float32 or leaves the dtype open, it gets float64."""
+    """Where verl asks for float32 or leaves the dtype open, it gets float64.
+
+    The 1e-8 that ``masked_mean`` adds to its count is left out: in float32 it is lost, and verl works in float32.
+    """
     import torch
     from verl.trainer.ppo import core_algos
-    from verl.utils import groupwise
+    from verl.utils import groupwise, torch_functional
 
+    np, masked_mean = core_algos.np, torch_functional.masked_mean
     torch.set_default_dtype(torch.float64)
     core_algos.torch = groupwise.torch = Widened(torch)
-    core_algos.np = Widened(np := core_algos.np)
+    core_algos.np = Widened(np)
+    torch_functional.masked_mean = lambda values, mask: torch_functional.masked_sum(values, mask) / mask.sum()
     try:
         yield
     finally:
+        torch_functional.masked_mean = masked_mean
         core_algos.torch = groupwise.torch = torch
         core_algos.np = np
         torch.set_default_dtype(torch.float32)
@@ -206,12 +212,6 @@ def groups_without_spread(values, uids):
     return buffer._dapo_filtered_keys("train")[0]
 
 
-def serve(folder):
-    """Answer until stdin closes; a call that raises is answered with its traceback."""
-    sys.path.insert(0, folder)
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what verl prints must not mix with the answers
-    while True:
 def of_recipe(file, kind, name, config=None, log_prob=None, **kwargs):
     """What verl gives for an estimator or a loss (with its gradient) that the recipe in ``file`` registers."""
     import importlib.util
@@ -234,6 +234,12 @@ def of_recipe(file, kind, name, config=None, log_prob=None, **kwargs):
     return loss.detach(), log_prob.grad, [m if isinstance(m, dict) else float(m) for m in metrics]
 
 
+def serve(folder):
+    """Answer until stdin closes; a call that raises is answered with its traceback."""
+    sys.path.insert(0, folder)
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what verl prints must not mix with the answers
+    while True:
         try:
             name, kwargs = pickle.load(sys.stdin.buffer)
         except EOFError:
