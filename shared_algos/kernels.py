@@ -31,8 +31,8 @@ Array: TypeAlias = np.ndarray[Any, Any]
 Loop: TypeAlias = Callable[..., None]
 """``(first, last, offsets, *inputs, out)``: writes what ``out`` has of the rows ``first`` to ``last - 1``."""
 
-TOKENS_A_THREAD = 1 << 17
-"""About 0.1 ms of work; waking a thread costs a third of that."""
+TOKENS_A_PART = 1 << 17
+"""At least 0.1 ms of work; waking a thread costs a third of that."""
 
 _DTYPES = frozenset({torch.float32, torch.float64, torch.int64, torch.bool})
 
@@ -112,19 +112,29 @@ os.register_at_fork(after_in_child=_pool.cache_clear)  # the threads of the pare
 
 
 def _share(loop: Loop, arrays: list[Any]) -> None:
-    """Run ``loop`` over all rows, cut into ranges of about equal tokens for as many threads as torch may use."""
+    """Run ``loop`` over all rows, cut into parts of about equal tokens for as many threads as torch may use.
+
+    Whoever is free takes the next part, so that a thread that gets no processor holds nobody up.
+    """
     offsets = arrays[0]
     rows, tokens = len(offsets) - 1, int(offsets[-1])
-    threads = min(torch.get_num_threads(), tokens // TOKENS_A_THREAD)
+    count = tokens // TOKENS_A_PART
+    threads = min(torch.get_num_threads(), count)
     if threads < 2:
         loop(0, rows, *arrays)
         return
-    cuts = np.searchsorted(offsets, np.linspace(0, tokens, threads + 1)[1:-1])
-    ranges = list(pairwise([0, *cuts.tolist(), rows]))
-    others = [_pool().submit(loop, *part, *arrays) for part in ranges[1:]]
-    loop(*ranges[0], *arrays)
-    for other in others:
-        other.result()
+    cuts = np.searchsorted(offsets, np.linspace(0, tokens, count + 1)[1:-1])
+    parts = iter([*pairwise([0, *cuts.tolist(), rows])])
+
+    def work() -> None:
+        for first, last in parts:
+            loop(first, last, *arrays)
+
+    helpers = [_pool().submit(work) for _ in range(threads - 1)]
+    work()
+    for helper in helpers:
+        if not helper.cancel():
+            helper.result()
 
 
 # A row is sliced before it is read, so that numba need not look for negative indices, and written token by token: an
@@ -149,6 +159,25 @@ def row_counts(first: int, last: int, offsets: Array, mask: Array, out: Array) -
         for kept in mask[offsets[row] : offsets[row + 1]]:
             ones += kept
         out[row] = ones
+
+
+@_compiled
+def rows_finite(first: int, last: int, offsets: Array, values: Array, out: Array) -> None:
+    """Whether all of each row is finite, bool ``[B]``."""
+    for row in range(first, last):
+        finite = True
+        for value in values[offsets[row] : offsets[row + 1]]:
+            finite &= np.isfinite(value)
+        out[row] = finite
+
+
+@_compiled
+def nonzero(first: int, last: int, offsets: Array, values: Array, out: Array) -> None:
+    """Where ``values [T]`` is not 0, bool ``[T]``."""
+    for row in range(first, last):
+        of, to = values[offsets[row] : offsets[row + 1]], out[offsets[row] : offsets[row + 1]]
+        for i in range(len(to)):
+            to[i] = of[i] != 0
 
 
 @_compiled

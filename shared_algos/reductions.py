@@ -11,12 +11,20 @@ import torch
 from torch import Tensor
 
 from shared_algos import kernels
-from shared_algos.segments import Segments
+from shared_algos.segments import Segments, as_bool
 
 
 def masked(values: Tensor, mask: Tensor) -> Tensor:
     """``values [T]`` with 0 at mask-0 positions, in value and in gradient."""
-    return torch.where(mask.bool(), values, 0)
+    return torch.where(as_bool(mask), values, 0)
+
+
+def all_finite(column: Tensor) -> bool:
+    """Whether there is no NaN and no infinity in ``column``, without a temporary."""
+    if kernels.take(column):
+        return bool(kernels.rows_finite(torch.tensor([0, len(column)]), column, kernels.empty(1, torch.bool)))
+    # None of them leaves a sum finite; a sum that is not can also be one that became too large.
+    return bool(column.sum().isfinite()) or bool(column.isfinite().all())
 
 
 def total(per_row: Tensor) -> Tensor:
@@ -36,7 +44,7 @@ def masked_sum(values: Tensor, mask: Tensor, segments: Segments) -> Tensor:
 
 def count(mask: Tensor, segments: Segments) -> Tensor:
     """Number of mask-1 tokens, float64 scalar."""
-    return total(segments.sum(mask.bool()))
+    return total(segments.sum(as_bool(mask)))
 
 
 def masked_mean(values: Tensor, mask: Tensor, segments: Segments) -> Tensor:
@@ -46,7 +54,7 @@ def masked_mean(values: Tensor, mask: Tensor, segments: Segments) -> Tensor:
 
 def masked_var(values: Tensor, mask: Tensor, segments: Segments) -> Tensor:
     """Unbiased variance (n-1) over mask-1 tokens, float64 scalar, differentiable; 0 for fewer than two tokens."""
-    return _mean_and_var(values, mask.bool(), segments)[1]
+    return _mean_and_var(values, as_bool(mask), segments)[1]
 
 
 def masked_whiten(values: Tensor, mask: Tensor, segments: Segments) -> Tensor:
@@ -55,7 +63,7 @@ def masked_whiten(values: Tensor, mask: Tensor, segments: Segments) -> Tensor:
     Follows verl's ``masked_whiten`` (1e-8 is added to the variance), which raises where fewer than two tokens count;
     here a lone token becomes 0.
     """
-    mask = mask.bool()
+    mask = as_bool(mask)
     mean, variance = _mean_and_var(values, mask, segments)
     scale = torch.rsqrt(variance + 1e-8)
     if kernels.take(segments.offsets, values, mask):

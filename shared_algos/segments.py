@@ -72,7 +72,7 @@ class Segments:
         self.check(values)
         if mask is not None:
             self.check(mask)
-            mask = mask.bool()
+            mask = as_bool(mask)
         if values.requires_grad and torch.is_grad_enabled():
             kept = values if mask is None else torch.where(mask, values, 0)
             return _Sum.apply(kept, self)
@@ -98,7 +98,7 @@ class Segments:
             raise ValueError(f"a column of rows has {per_row.shape[0]} values where its segments have {self.num_rows}")
         if mask is not None:
             self.check(mask)
-            mask = mask.bool()
+            mask = as_bool(mask)
         if per_row.requires_grad and torch.is_grad_enabled():
             everywhere = _Spread.apply(per_row, self)
             return everywhere if mask is None else torch.where(mask, everywhere, 0)
@@ -134,6 +134,13 @@ class Segments:
         """Raise ``ValueError`` unless ``values`` has T tokens on dim 0."""
         if values.shape[0] != self.num_tokens:
             raise ValueError(f"a packed column has {values.shape[0]} values where its segments have {self.num_tokens}")
+
+
+def as_bool(mask: Tensor) -> Tensor:
+    """``mask [N]`` as bool ``[N]``; a bool mask is returned as it is."""
+    if mask.dtype == torch.bool or not kernels.take(mask):
+        return mask.bool()
+    return kernels.nonzero(torch.tensor([0, len(mask)]), mask, kernels.empty(len(mask), torch.bool))
 
 
 class _Sum(torch.autograd.Function):

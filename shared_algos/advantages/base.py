@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 import torch
 
 from shared_algos.advantages.episodes import Episodes
-from shared_algos.advantages.inputs import AdvantageConfig, AdvantageInputs, AdvantageOutputs, all_finite
+from shared_algos.advantages.inputs import AdvantageConfig, AdvantageInputs, AdvantageOutputs
 from shared_algos.advantages.outcomes import Outcomes
 from shared_algos.errors import AlgorithmError, MissingInputError
-from shared_algos.reductions import masked
+from shared_algos.reductions import all_finite, masked
 from shared_algos.registry import Entry, Level, Registry
 
 ADVANTAGES: Registry[Callable[..., Any]] = Registry("advantage estimator")
@@ -55,7 +55,10 @@ def compute_advantages(
     ``NonFiniteError`` naming the row where an input that takes part is infinite or NaN, or a result is.
     """
     outputs = run_estimator(ADVANTAGES.get(name), inputs, config, dtype)
-    for what, column in (("the advantage", outputs.advantages), ("the return", outputs.returns)):
+    columns = {"the advantage": outputs.advantages}
+    if outputs.returns is not outputs.advantages:
+        columns["the return"] = outputs.returns
+    for what, column in columns.items():
         if not all_finite(column):
             inputs.check_finite(what, column, inputs.segments.rows)
     return outputs

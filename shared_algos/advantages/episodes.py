@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from shared_algos.advantages.inputs import AdvantageInputs, AdvantageOutputs, all_finite
+from shared_algos.advantages.inputs import AdvantageInputs, AdvantageOutputs
 from shared_algos.kept_tokens import KeptTokens
+from shared_algos.reductions import all_finite
 from shared_algos.segments import Segments
 
 

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from shared_algos.errors import AlgorithmError, NonFiniteError
-from shared_algos.segments import Segments
+from shared_algos.reductions import all_finite
+from shared_algos.segments import Segments, as_bool
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ class AdvantageInputs:
     @cached_property
     def mask(self) -> Tensor:
         """``response_mask`` as bool ``[T]``."""
-        return self.response_mask.bool()
+        return as_bool(self.response_mask)
 
     @cached_property
     def generated_lengths(self) -> Tensor:
@@ -141,11 +142,6 @@ class AdvantageInputs:
             raise NonFiniteError(
                 f"{name} of {where} is {float(column[bad[0]])}: it must be finite, or the row's response_mask all 0"
             )
-
-
-def all_finite(column: Tensor) -> bool:
-    """Whether there is no NaN and no infinity, in one pass without a temporary: none of them leaves a sum finite."""
-    return bool(column.sum().isfinite()) or bool(column.isfinite().all())
 
 
 @dataclass(frozen=True, eq=False)

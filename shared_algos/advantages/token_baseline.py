@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from shared_algos.advantages.episodes import Episodes
-from shared_algos.advantages.inputs import all_finite
 from shared_algos.advantages.ranking import rank_in_groups
+from shared_algos.reductions import all_finite
 from shared_algos.scan import reverse_scan
 from shared_algos.segments import Segments
 

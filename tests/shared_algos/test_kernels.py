@@ -17,9 +17,9 @@ from shared_algos import kernels
 from shared_algos.advantages import ADVANTAGES, AdvantageConfig, compute_advantages
 from shared_algos.errors import AlgorithmError
 from shared_algos.kept_tokens import KeptTokens
-from shared_algos.reductions import masked_mean, masked_sum, masked_var, masked_whiten
+from shared_algos.reductions import all_finite, masked_mean, masked_sum, masked_var, masked_whiten
 from shared_algos.scan import reverse_scan, td_errors
-from shared_algos.segments import Segments
+from shared_algos.segments import Segments, as_bool
 
 ROOT = Path(__file__).parents[2]
 seeds = st.integers(0, 2**32)
@@ -51,6 +51,9 @@ def computed(segments, mask, values, rewards):
     kept = KeptTokens.of(segments, mask, segments.sum(mask).nonzero().squeeze(1).flip(0))
     per_row = torch.arange(segments.num_rows, dtype=values.dtype) / 7
     return [
+        as_bool(rewards),
+        as_bool(mask.long()),
+        torch.tensor([all_finite(values), all_finite(rewards)]),
         segments.sum(rewards),
         segments.sum(mask.long()),
         segments.sum(mask),
