@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from compat.algorithms import agg_loss
+from compat.algorithms.torch_functional import masked_whiten
 from shared_algos.advantages import ADVANTAGES, AdvantageConfig, compute_advantages
 from shared_algos.aggregation import AGGREGATIONS, Denominators
 from shared_algos.policy_losses import POLICY_LOSSES, PolicyLossConfig, PolicyLossInputs, compute_policy_loss
@@ -120,3 +122,21 @@ def by_micro_batches(name, batch, columns, mode, parts):
             metrics[metric] = metrics.get(metric, 0.0) + value
     loss.backward()
     return loss.detach(), leaf.grad, metrics
+
+
+@pytest.mark.parametrize("mode", AGGREGATIONS)
+def test_agg_loss_outside_of_a_mini_batch(verl, batches, mode):
+    for batch in batches:
+        batch.mask[0] = 0
+        losses, more = batch.column(), counts(batch) | {"dp_size": 2}
+        for arguments in ({}, more):
+            ours = agg_loss(losses, batch.mask, mode, **arguments)
+            agree(ours, verl("agg_loss", loss_mat=losses, loss_mask=batch.mask, loss_agg_mode=mode, **arguments))
+
+
+def test_whitening_of_padded_rows(verl, batches):
+    for batch in batches:
+        values, mask = batch.column(3.0), batch.mask.double()
+        for shift in (True, False):
+            ours = masked_whiten(values, mask, shift_mean=shift)
+            agree(ours, verl("masked_whiten", values=values, mask=mask, shift_mean=shift))

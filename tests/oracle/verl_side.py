@@ -234,6 +234,28 @@ def of_recipe(file, kind, name, config=None, log_prob=None, **kwargs):
     return loss.detach(), log_prob.grad, [m if isinstance(m, dict) else float(m) for m in metrics]
 
 
+def mean_metric(values):
+    """What verl's workers report of a loss's metric that has ``values``, one a micro-batch."""
+    from verl.utils.metric import AggregationType, Metric
+
+    metric = Metric(AggregationType.MEAN)
+    for value in values:
+        metric.append(value)
+    return metric.aggregate()
+
+
+def taken_names():
+    """What verl says of a second estimator of one name, and which of two losses of one name it keeps."""
+    from verl.trainer.ppo.core_algos import get_policy_loss_fn, register_adv_est, register_policy_loss
+
+    register_policy_loss("taken")(lambda: "the first loss")
+    register_policy_loss("taken")(lambda: "the second loss")
+    try:
+        register_adv_est("rloo")(lambda: None)
+    except ValueError as error:
+        return str(error).partition(":")[0], get_policy_loss_fn("taken")()
+
+
 def serve(folder):
     """Answer until stdin closes; a call that raises is answered with its traceback."""
     sys.path.insert(0, folder)

@@ -10,11 +10,13 @@ import pytest
 import typer
 
 from runtime.config import load_config
+from shared_algos.advantages import ADVANTAGES
+from shared_algos.policy_losses import POLICY_LOSSES
 from verlift import data
 from verlift.main import main
 
 HOUSE = Path(__file__).resolve().parents[2]
-GUIDES = ("README.md", "docs/config.md", "docs/data.md")
+GUIDES = ("README.md", "docs/config.md", "docs/data.md", "docs/custom-functions.md")
 
 
 def blocks(guide: str) -> list[str]:
@@ -35,6 +37,13 @@ def sessions() -> list[tuple[str, str]]:
     """Each command after a ``$`` with the output below it."""
     parts = [part for block in SHOWN for part in re.split(r"^\$ ", block, flags=re.MULTILINE) if part]
     return [tuple(re.split(r"(?<!\\)\n", part, maxsplit=1)) for part in parts]  # type: ignore[misc]
+
+
+@pytest.fixture(autouse=True)
+def registries(monkeypatch):
+    """What the files of a guide register is gone after the test."""
+    for registry in (ADVANTAGES, POLICY_LOSSES):
+        monkeypatch.setattr(registry, "_entries", dict(registry._entries))
 
 
 @pytest.fixture
