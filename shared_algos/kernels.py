@@ -53,6 +53,11 @@ def take(*columns: Tensor) -> bool:
     )
 
 
+def one_row(column: Tensor) -> Tensor:
+    """Offsets for a loop over a column that is not cut into rows."""
+    return torch.tensor([0, len(column)])
+
+
 def empty(size: int, dtype: torch.dtype) -> Tensor:
     """Room for a loop's result on the CPU, ``[size]``.
 
@@ -178,6 +183,17 @@ def nonzero(first: int, last: int, offsets: Array, values: Array, out: Array) ->
         of, to = values[offsets[row] : offsets[row + 1]], out[offsets[row] : offsets[row + 1]]
         for i in range(len(to)):
             to[i] = of[i] != 0
+
+
+@_compiled
+def masked(first: int, last: int, offsets: Array, values: Array, mask: Array, out: Array) -> None:
+    """``values [T]``, 0 where the mask is 0."""
+    for row in range(first, last):
+        of, kept = values[offsets[row] : offsets[row + 1]], mask[offsets[row] : offsets[row + 1]]
+        to = out[offsets[row] : offsets[row + 1]]
+        for i in range(len(to)):
+            value = of[i]
+            to[i] = value if kept[i] else 0
 
 
 @_compiled

@@ -7,6 +7,8 @@ tests/shared_algos/test_exactness.py). Totals are taken row by row, so that the 
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -16,13 +18,31 @@ from shared_algos.segments import Segments, as_bool
 
 def masked(values: Tensor, mask: Tensor) -> Tensor:
     """``values [T]`` with 0 at mask-0 positions, in value and in gradient."""
-    return torch.where(as_bool(mask), values, 0)
+    mask = as_bool(mask)
+    if values.requires_grad and torch.is_grad_enabled():
+        return _Masked.apply(values, mask)
+    if kernels.take(values, mask) and values.is_floating_point() and len(values) == len(mask):
+        return kernels.masked(kernels.one_row(mask), values, mask, kernels.empty(len(mask), values.dtype))
+    return torch.where(mask, values, 0)
+
+
+class _Masked(torch.autograd.Function):
+    """``masked``, which is its own derivative. ``torch.where`` takes ten times as long."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, mask: Tensor) -> Tensor:
+        ctx.save_for_backward(mask)
+        return masked(values, mask)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return masked(gradients[0], *ctx.saved_tensors), None
 
 
 def all_finite(column: Tensor) -> bool:
     """Whether there is no NaN and no infinity in ``column``, without a temporary."""
     if kernels.take(column):
-        return bool(kernels.rows_finite(torch.tensor([0, len(column)]), column, kernels.empty(1, torch.bool)))
+        return bool(kernels.rows_finite(kernels.one_row(column), column, kernels.empty(1, torch.bool)))
     # None of them leaves a sum finite; a sum that is not can also be one that became too large.
     return bool(column.sum().isfinite()) or bool(column.isfinite().all())
 

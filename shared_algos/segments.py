@@ -74,11 +74,12 @@ class Segments:
             self.check(mask)
             mask = as_bool(mask)
         if values.requires_grad and torch.is_grad_enabled():
-            kept = values if mask is None else torch.where(mask, values, 0)
-            return _Sum.apply(kept, self)
+            return _Sum.apply(values, mask, self)
         return self._sum(values, mask)
 
     def _sum(self, values: Tensor, mask: Tensor | None) -> Tensor:
+        if mask is not None and values.dtype == torch.bool:
+            values, mask = values & mask, None
         columns = (self.offsets, values) if mask is None else (self.offsets, values, mask)
         if kernels.take(*columns):
             out = kernels.empty(self.num_rows, torch.float64)
@@ -100,8 +101,7 @@ class Segments:
             self.check(mask)
             mask = as_bool(mask)
         if per_row.requires_grad and torch.is_grad_enabled():
-            everywhere = _Spread.apply(per_row, self)
-            return everywhere if mask is None else torch.where(mask, everywhere, 0)
+            return _Spread.apply(per_row, mask, self)
         return self._spread(per_row, mask)
 
     def _spread(self, per_row: Tensor, mask: Tensor | None) -> Tensor:
@@ -140,30 +140,32 @@ def as_bool(mask: Tensor) -> Tensor:
     """``mask [N]`` as bool ``[N]``; a bool mask is returned as it is."""
     if mask.dtype == torch.bool or not kernels.take(mask):
         return mask.bool()
-    return kernels.nonzero(torch.tensor([0, len(mask)]), mask, kernels.empty(len(mask), torch.bool))
+    return kernels.nonzero(kernels.one_row(mask), mask, kernels.empty(len(mask), torch.bool))
 
 
 class _Sum(torch.autograd.Function):
     """``Segments.sum``; its derivative is ``Segments.spread``."""
 
     @staticmethod
-    def forward(ctx: Any, values: Tensor, segments: Segments) -> Tensor:
+    def forward(ctx: Any, values: Tensor, mask: Tensor | None, segments: Segments) -> Tensor:
         ctx.segments, ctx.dtype = segments, values.dtype
-        return segments.sum(values)
+        ctx.save_for_backward(mask)
+        return segments.sum(values, mask)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return ctx.segments.spread(gradients[0].to(ctx.dtype)), None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.segments.spread(gradients[0].to(ctx.dtype), *ctx.saved_tensors), None, None
 
 
 class _Spread(torch.autograd.Function):
     """``Segments.spread``; its derivative is ``Segments.sum``."""
 
     @staticmethod
-    def forward(ctx: Any, per_row: Tensor, segments: Segments) -> Tensor:
+    def forward(ctx: Any, per_row: Tensor, mask: Tensor | None, segments: Segments) -> Tensor:
         ctx.segments, ctx.dtype = segments, per_row.dtype
-        return segments.spread(per_row)
+        ctx.save_for_backward(mask)
+        return segments.spread(per_row, mask)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return ctx.segments.sum(gradients[0]).to(ctx.dtype), None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.segments.sum(gradients[0], *ctx.saved_tensors).to(ctx.dtype), None, None

@@ -17,7 +17,7 @@ from shared_algos import kernels
 from shared_algos.advantages import ADVANTAGES, AdvantageConfig, compute_advantages
 from shared_algos.errors import AlgorithmError
 from shared_algos.kept_tokens import KeptTokens
-from shared_algos.reductions import all_finite, masked_mean, masked_sum, masked_var, masked_whiten
+from shared_algos.reductions import all_finite, masked, masked_mean, masked_sum, masked_var, masked_whiten
 from shared_algos.scan import reverse_scan, td_errors
 from shared_algos.segments import Segments, as_bool
 
@@ -64,6 +64,8 @@ def computed(segments, mask, values, rewards):
         segments.following(rewards),
         td_errors(rewards, rewards, segments, 0.99),
         reverse_scan(rewards, segments, 0.95),
+        segments.sum(values > 0, mask),
+        masked(values, mask),
         masked_sum(values, mask, segments),
         masked_mean(values, mask, segments),
         masked_var(values, mask, segments),
@@ -173,6 +175,7 @@ def test_gradients():
         assert check(lambda x: segments.sum(x, mask).square(), tokens)
         assert check(lambda x: segments.spread(x).square(), rows)
         assert check(lambda x: segments.spread(x, mask).square(), rows)
+        assert check(lambda x: masked(x, mask).square(), tokens)
     assert torch.autograd.gradcheck(lambda x: masked_whiten(x, mask, segments), tokens)
     assert torch.autograd.gradcheck(lambda x: reverse_scan(x, segments, 0.9), tokens)
     assert torch.autograd.gradcheck(lambda x: td_errors(x, x, segments, 0.9), tokens)
