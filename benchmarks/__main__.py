@@ -1,4 +1,4 @@
-"""``python -m benchmarks``: every benchmark, one table each."""
+"""``python -m benchmarks``: every benchmark."""
 
 from benchmarks import algorithms
 

@@ -1,114 +1,173 @@
-"""Advantages on jagged columns, against verl 0.9.1's way of doing it in V1: pad, compute, cut back.
+"""The algorithm core against verl 0.9.1: the same batches, in one run, jagged tensors in and out.
 
-Needs ``make oracle``. Each pair runs interleaved on the same batch; the ratio is of the medians.
+Needs ``make oracle``. Results are compared before anything is timed. Read the ratios: absolute times of a shared
+machine mean little. How memory is measured: ``benchmarks.measure.peak_mebibytes``.
 """
 
 from __future__ import annotations
 
-import statistics
+import argparse
+import json
+import os
 import sys
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import product, starmap
 from pathlib import Path
 
 import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
-from torch import Tensor
 
-from compat.padding import pack_right_padded, pad_right
-from shared_algos.advantages import AdvantageConfig, AdvantageInputs, compute_advantages
-from shared_algos.segments import Segments
+from benchmarks import sides
+from benchmarks.batch import Case, draw
+from benchmarks.measure import CLOCKS, available_mebibytes, milliseconds, peak_mebibytes
 
 ORACLE = Path(__file__).resolve().parent.parent / ".oracle"
-REPEATS = 5
+ESTIMATORS = ("grpo", "gae", "rloo", "reinforce_plus_plus")
+LOSSES = ("vanilla",)
+HEADLINE = Case(1024, 8192, 0.16)
+QUICK = {**dict.fromkeys(ESTIMATORS, (Case(256, 2048, 0.5), HEADLINE)), "vanilla": (Case(256, 2048, 0.31),)}
+FULL = tuple(starmap(Case, product((256, 1024, 4096), (2048, 8192, 16384), (0.1, 0.16, 0.31, 0.5, 0.9))))
+GROWTH_ROWS = (64, 256, 1024, 4096, 16384)
+PADDED_COPIES = 16
+"""No side of a case holds more ``[rows, width]`` float32 tensors at once; a case that would not fit is left out."""
+TOLERANCE = 2e-3
+"""verl computes in float32, and its running sums over thousands of tokens lose digits."""
 
 
 @dataclass(frozen=True)
-class Batch:
-    """Ragged responses of groups of four: rewards, mask and values packed ``[T]``."""
+class Result:
+    """One row of the table."""
 
-    segments: Segments
-    rewards: Tensor
-    mask: Tensor
-    values: Tensor
-    width: int
-
-    @classmethod
-    def draw(cls, rows: int, width: int, fill: float, seed: int = 0) -> Batch:
-        """rows: a multiple of 4. fill: the share of the padded rectangle ``[rows, width]`` that is tokens."""
-        generator = torch.Generator().manual_seed(seed)
-        longest = max(1, int(2 * fill * width))
-        lengths = torch.randint(1, longest + 1, (rows,), generator=generator).clamp(max=width)
-        segments = Segments.from_lengths(lengths)
-        rewards = torch.zeros(segments.num_tokens)
-        rewards[segments.offsets[1:] - 1] = torch.rand(rows, generator=generator)
-        values = torch.randn(segments.num_tokens, generator=generator)
-        return cls(segments, rewards, torch.ones_like(rewards), values, width)
+    name: str
+    case: Case
+    tokens: int
+    our_ms: float
+    verl_ms: float
+    our_mib: float | None
+    verl_mib: float | None
+    largest_difference: float
 
     @property
-    def groups(self) -> Tensor:
-        return torch.arange(self.segments.num_rows) // 4
+    def cells(self) -> tuple[str, ...]:
+        """As the table shows them."""
+        memory = ("-", "-", "-")
+        if self.our_mib is not None and self.verl_mib is not None:
+            memory = (f"{self.our_mib:.0f}", f"{self.verl_mib:.0f}", f"{self.our_mib / max(self.verl_mib, 1e-9):.2f}")
+        times = (f"{self.our_ms:.1f}", f"{self.verl_ms:.1f}", f"{self.verl_ms / self.our_ms:.1f}")
+        case = (str(self.case.rows), str(self.case.width), str(self.case.fill), f"{self.tokens:,}")
+        return (self.name, *case, *times, *memory, f"{self.largest_difference:.0e}")
 
 
-def ours(name: str, batch: Batch) -> Tensor:
-    rows = torch.arange(batch.segments.num_rows)
-    inputs = AdvantageInputs(
-        token_level_rewards=batch.rewards,
-        response_mask=batch.mask,
-        segments=batch.segments,
-        groups=batch.groups,
-        sessions=rows % 4,
-        indices=torch.zeros_like(rows),
-        values=batch.values,
-    )
-    return compute_advantages(name, inputs, AdvantageConfig()).advantages
-
-
-def verls(name: str, batch: Batch) -> Tensor:
-    from verl.trainer.ppo import core_algos
-
-    def padded(values: Tensor) -> Tensor:
-        return pad_right(values, batch.segments, batch.width)
-
-    rewards, mask = padded(batch.rewards), padded(batch.mask)
-    if name == "grpo":
-        index = np.array([str(group) for group in batch.groups.tolist()], dtype=object)
-        advantages, _ = core_algos.compute_grpo_outcome_advantage(rewards, mask, index)
-    else:
-        advantages, _ = core_algos.compute_gae_advantage_return(rewards, padded(batch.values), mask, 1.0, 1.0)
-    return pack_right_padded(advantages, batch.segments.lengths)
-
-
-def compare(name: str, batch: Batch) -> tuple[float, float, float]:
-    """Median milliseconds of ours and of verl's, and the largest difference of their results."""
-    times: dict[Callable[[str, Batch], Tensor], list[float]] = {ours: [], verls: []}
-    results = {}
-    for _ in range(REPEATS):
-        for function, taken in times.items():
-            started = time.perf_counter()
-            results[function] = function(name, batch)
-            taken.append(1000 * (time.perf_counter() - started))
-    difference = float((results[ours] - results[verls]).abs().max())
-    return statistics.median(times[ours]), statistics.median(times[verls]), difference
+HEADINGS = (
+    *("", "rows", "width", "fill", "tokens", "ours ms", "verl ms", "verl / ours"),
+    *("ours MiB", "verl MiB", "ours / verl", "differ by"),
+)
 
 
 def main() -> None:
-    """Print one row a case."""
+    """Print the comparison, then how our time grows with the tokens, for each device."""
+    arguments = _arguments()
     if not ORACLE.is_dir():
         sys.exit("verl 0.9.1 is not here; run `make oracle` first")
     sys.path.insert(0, str(ORACLE))
-    table = Table("estimator", "rows", "width", "tokens", "ours ms", "verl ms", "verl / ours", "largest difference")
-    for rows, width, fill in ((256, 2048, 0.5), (1024, 8192, 0.16)):
-        batch = Batch.draw(rows, width, fill)
-        for name in ("grpo", "gae"):
-            mine, theirs, difference = compare(name, batch)
-            figures = f"{mine:.1f}", f"{theirs:.1f}", f"{theirs / mine:.1f}", f"{difference:.1e}"
-            table.add_row(name, str(rows), str(width), str(batch.segments.num_tokens), *figures)
-    Console().print(table)
+    torch.set_num_threads(arguments.threads)
+    console = Console(width=None if sys.stdout.isatty() else 140)
+    for device in arguments.devices:
+        load = os.getloadavg()[0]
+        results = _compare_all(arguments, device, console)
+        conditions = f"{device}, {arguments.threads} threads, {arguments.clock} clock"
+        table = Table(*HEADINGS, title=f"{conditions}, load {load:.1f} to {os.getloadavg()[0]:.1f}")
+        for result in results:
+            table.add_row(*result.cells)
+        console.print(table)
+        grown = {name: growth(name, device, arguments) for name in arguments.only if name in ESTIMATORS}
+        for name, (points, exponent) in grown.items():
+            steps = ", ".join(f"{tokens:,}: {ms:.1f} ms" for tokens, ms in points)
+            console.print(f"{name}: time grows with tokens to the power of {exponent:.2f} ({steps})", soft_wrap=True)
+        if arguments.json:
+            _append(arguments.json, conditions, results, grown)
 
 
-if __name__ == "__main__":
-    main()
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+    parser.add_argument("--full", action="store_true", help="every size for every algorithm; hours on a CPU")
+    parser.add_argument("--only", nargs="+", choices=[*ESTIMATORS, *LOSSES], default=[*ESTIMATORS, *LOSSES])
+    parser.add_argument("--case", nargs=3, action="append", metavar=("ROWS", "WIDTH", "FILL"), help="a size instead")
+    parser.add_argument("--growth", nargs="+", type=int, default=GROWTH_ROWS, metavar="ROWS")
+    parser.add_argument("--repeats", type=int, default=5, help="runs of each side, which take turns; medians are shown")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of torch, for both sides")
+    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu: processor time, for a busy machine")
+    parser.add_argument("--devices", nargs="+", choices=devices, default=devices)
+    parser.add_argument("--json", type=Path, help="write the figures here too, one JSON object a line and device")
+    return parser.parse_args()
+
+
+def _compare_all(arguments: argparse.Namespace, device: str, console: Console) -> list[Result]:
+    results = []
+    for name in arguments.only:
+        cases = FULL if arguments.full else QUICK[name]
+        if arguments.case:
+            cases = [Case(int(rows), int(width), float(fill)) for rows, width, fill in arguments.case]
+        for case in cases:
+            needed, there = PADDED_COPIES * case.rows * case.width * 4 / 2**20, available_mebibytes(device)
+            if needed > there:
+                console.print(f"{name} on {case} is left out: verl may need {needed:.0f} MiB, {there:.0f} are free")
+                continue
+            results.append(compare(name, case, device, arguments.repeats, arguments.clock))
+    return results
+
+
+def compare(name: str, case: Case, device: str, repeats: int, clock: str) -> Result:
+    """Time and memory of both sides. Raises ``RuntimeError`` where their results differ."""
+    batch = draw(case, device)
+    of_ours, of_verl = (
+        (sides.our_loss, sides.verls_loss) if name in LOSSES else (sides.our_advantages, sides.verls_advantages)
+    )
+    ours, verls = of_ours(name), of_verl(name)
+    difference = _largest_difference(ours(batch), verls(batch))
+    if not difference < TOLERANCE:
+        raise RuntimeError(f"{name} on {case}: ours and verl's differ by {difference}")
+    calls = {"ours": lambda: ours(batch), "verl": lambda: verls(batch)}
+    times = milliseconds(calls, repeats, device, clock)
+    memory = {side: peak_mebibytes(call, device) for side, call in calls.items()}
+    tokens = batch.segments.num_tokens
+    return Result(name, case, tokens, times["ours"], times["verl"], memory["ours"], memory["verl"], difference)
+
+
+def _largest_difference(ours: Sequence[torch.Tensor], verls: Sequence[torch.Tensor]) -> float:
+    pairs = zip(ours, verls, strict=True)
+    flat = ((x.values(), y.values()) if x.is_nested else (x, y) for x, y in pairs)
+    return max(float((x - y).abs().max()) for x, y in flat)
+
+
+Points = list[tuple[int, float]]
+
+
+def growth(name: str, device: str, arguments: argparse.Namespace) -> tuple[Points, float]:
+    """(tokens, our milliseconds) from few rows to many, and e of the fit time = c * tokens**e."""
+    work = sides.our_advantages(name)
+    points = []
+    for rows in arguments.growth:
+        batch = draw(Case(rows, HEADLINE.width, HEADLINE.fill), device)
+        work(batch)
+        calls = {"ours": lambda batch=batch: work(batch)}
+        taken = milliseconds(calls, arguments.repeats, device, arguments.clock)
+        points.append((batch.segments.num_tokens, taken["ours"]))
+    tokens, times = np.log(np.array(points)).T
+    return points, float(np.polyfit(tokens, times, 1)[0])
+
+
+def _append(file: Path, conditions: str, results: list[Result], grown: dict[str, tuple[Points, float]]) -> None:
+    figures = {
+        "conditions": conditions,
+        "torch": torch.__version__,
+        "load": os.getloadavg()[0],
+        "results": [asdict(result) for result in results],
+        "growth": {name: {"points": points, "exponent": exponent} for name, (points, exponent) in grown.items()},
+    }
+    with file.open("a") as out:
+        out.write(json.dumps(figures) + "\n")
