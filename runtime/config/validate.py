@@ -22,9 +22,10 @@ from runtime.errors import ConfigError
 from runtime.tracking import check_backends
 from shared_algos.advantages import ADVANTAGES
 from shared_algos.aggregation import AGGREGATIONS
+from shared_algos.errors import AlgorithmError
 from shared_algos.kl import KL_PENALTIES
 from shared_algos.pf_ppo import METHODS
-from shared_algos.policy_losses import POLICY_LOSSES
+from shared_algos.policy_losses import POLICY_LOSSES, check_policy_loss
 
 ACTOR, ROLLOUT, V1_MODE = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "trainer.v1.trainer_mode"
 CORRECTION = "algorithm.rollout_correction"
@@ -267,10 +268,12 @@ def _check_policy_loss(config: DictConfig, notes: list[ConfigNote]) -> None:
     """The loss is registered, its settings are in bounds, and what rollout correction needs will be there."""
     key, mode = f"{ACTOR}.policy_loss.loss_mode", config.actor_rollout_ref.actor.policy_loss.loss_mode
     _check_choice(config, key, POLICY_LOSSES.names())
-    settings, correction = policy_loss_config(config), rollout_correction_config(config)
+    correction = rollout_correction_config(config)
     name, bypass = policy_loss_name(config), bypasses_old_log_prob(config)
-    if name == "dro" and settings.dro_beta is None:
-        raise ConfigError(f"{key}=dro needs {ACTOR}.policy_loss.dro_beta, a number above 0")
+    try:
+        check_policy_loss(name, policy_loss_config(config))
+    except AlgorithmError as error:
+        raise ConfigError(f"{ACTOR}.policy_loss: {error}") from error
     if name == "bypass_mode" and not bypass:
         raise ConfigError(
             f"{key}=bypass_mode needs {CORRECTION}.bypass_mode=true: it corrects against rollout log-probs"
