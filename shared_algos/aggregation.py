@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from shared_algos.errors import AlgorithmError
-from shared_algos.reductions import masked, masked_sum, total
+from shared_algos.reductions import masked_sum, total
 from shared_algos.segments import Segments
 
 AGGREGATIONS = ("token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
@@ -51,7 +51,7 @@ def aggregate(token_loss: Tensor, mask: Tensor, segments: Segments, mode: str, d
     check_aggregation(mode)
     if mode == "seq-mean-token-mean":
         return mean_over_rows(row_means(token_loss, mask, segments), denominators)
-    rows = segments.sum(masked(token_loss, mask))
+    rows = segments.sum(token_loss, mask)
     if mode == "token-sum":
         return total(rows)
     if mode == "token-mean":
@@ -70,7 +70,7 @@ def mean_over_rows(row_loss: Tensor, denominators: Denominators) -> Tensor:
 
 def row_means(values: Tensor, mask: Tensor, segments: Segments) -> Tensor:
     """The mean of ``values [T]`` over each row's mask-1 tokens, float64 ``[B]``, differentiable; 0 where none is."""
-    return segments.sum(masked(values, mask)) / segments.sum(mask.bool()).clamp(min=1)
+    return segments.sum(values, mask) / segments.sum(mask.bool()).clamp(min=1)
 
 
 def mean_metric(values: Tensor, mask: Tensor, segments: Segments, denominators: Denominators) -> Tensor:
