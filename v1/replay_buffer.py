@@ -13,7 +13,7 @@ from runtime.agent_loop.runner import unfinished
 from runtime.identity import TrajectoryKey
 from v1 import data_plane
 from v1.agent_loop import FAILURE, SUCCESS
-from v1.data_plane import KVBatchMeta
+from v1.data_plane import DrawnBatch, KVBatchMeta, Rows
 
 _POLL_SECONDS = 0.02
 
@@ -46,10 +46,11 @@ class ReplayBuffer:
             check_producers()
             time.sleep(_POLL_SECONDS)
 
-    def clear(self, batch: KVBatchMeta) -> None:
-        """Remove a used batch and the prompts' own keys."""
-        uids = {TrajectoryKey.parse(key).uid for key in batch.keys}
-        data_plane.clear([*batch.keys, *sorted(uids)], self.partition_id)
+    def clear(self, batch: Rows) -> None:
+        """Remove a used batch, also its rows that were not drawn, and the prompts' own keys."""
+        keys = batch.drawn_from.keys if isinstance(batch, DrawnBatch) else batch.keys
+        uids = {TrajectoryKey.parse(key).uid for key in keys}
+        data_plane.clear([*keys, *sorted(uids)], self.partition_id)
 
     def _materialize(self, uids: Sequence[str], tags: Mapping[str, Mapping[str, Any]]) -> KVBatchMeta:
         place = {uid: position for position, uid in enumerate(uids)}

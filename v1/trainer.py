@@ -21,7 +21,7 @@ from runtime.trainer.workers import Workers
 from runtime.workers.group import check_finished, get
 from v1 import data_plane
 from v1.agent_loop import AgentLoopWorker
-from v1.data_plane import DrawnBatch, KVBatchMeta, Rows
+from v1.data_plane import KVBatchMeta, Rows
 from v1.data_worker import DataWorker
 from v1.replay_buffer import ReplayBuffer
 
@@ -117,7 +117,7 @@ class V1Trainer(Trainer):
         )
 
     def finish_step(self, batch: Rows) -> None:
-        self.replay_buffer.clear(batch.drawn_from if isinstance(batch, DrawnBatch) else batch)
+        self.replay_buffer.clear(batch)
 
     def _replay_buffer(self, partition: str) -> ReplayBuffer:
         return ReplayBuffer(f"{self.run_name}-{partition}", self.config)

@@ -96,6 +96,17 @@ def test_the_reference_agrees(run, side):
     assert max(field.max_abs for field in verdict.fields) < TOLERANCE
 
 
+def test_the_reference_agrees_on_rows_that_were_drawn(cluster, tmp_path):  # noqa: ARG001
+    """FACTS case 5: tokens, log-probs and advantages of a drawn row are of one trajectory, in both trainers."""
+    overrides = [*OVERRIDES, "algorithm.adv_estimator=gae", "algorithm.use_pf_ppo=true"]
+    assert run_parity(load_config("tiny", overrides).config, tmp_path / "run", steps=1).line == "PARITY PASS"
+    for side in ("legacy", "v1"):
+        capture = Capture.open(tmp_path / "run" / side)
+        drawn = capture.stage(1, "resample").series["row_order"]
+        assert len(set(drawn)) < len(drawn)
+        assert against_reference(capture).line == "PARITY PASS"
+
+
 def trained_weights(capture: Capture) -> set[str]:
     """Every weight of every model, all of which the step moved."""
     before = capture.stage(0, "initial").digests

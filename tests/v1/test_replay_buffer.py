@@ -3,8 +3,10 @@
 import uuid
 
 import pytest
+import torch
 from omegaconf import OmegaConf
 
+from runtime import containers
 from runtime.errors import PromptTooLongError, RolloutError
 from v1 import data_plane
 from v1.replay_buffer import ReplayBuffer
@@ -57,4 +59,12 @@ def test_clear_removes_rows_and_the_prompts_own_keys(buffer):
     put(buffer, "a_0_0", "b_0_0")
     put(buffer, "a", "b", status="finished")
     buffer.clear(buffer.sample(["a"]))
+    assert sorted(data_plane.list_tags(buffer.partition_id)) == ["b", "b_0_0"]
+
+
+def test_clear_removes_each_row_of_a_drawn_batch_once_drawn_or_not(buffer):
+    put(buffer, "a_0_0", "a_1_0", "a_2_0", "b_0_0")
+    put(buffer, "a", "b", status="finished")
+    drawn = containers.select_rows(buffer.sample(["a"]), torch.tensor([2, 0, 2]))
+    buffer.clear(drawn)
     assert sorted(data_plane.list_tags(buffer.partition_id)) == ["b", "b_0_0"]
