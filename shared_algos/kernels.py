@@ -104,7 +104,8 @@ def _compile(loop: Loop, arrays: list[Any]) -> Loop:
 
 
 def _ready(dispatcher: Any, signature: tuple[Any, ...]) -> Loop:
-    dispatcher.compile(signature)
+    if not isinstance(dispatcher, FunctionType):  # which it stays with NUMBA_DISABLE_JIT=1
+        dispatcher.compile(signature)
     return dispatcher
 
 

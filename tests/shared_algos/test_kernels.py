@@ -271,6 +271,10 @@ def test_without_a_folder_for_the_cache_loops_are_compiled_anew(tmp_path):
     assert run_python(SUMS, tmp_path, **nowhere) == "[3.0, 3.0]"
 
 
+def test_loops_run_uncompiled_where_numba_is_switched_off():
+    assert run_python(SUMS, ROOT, NUMBA_DISABLE_JIT="1") == "[3.0, 3.0]"
+
+
 def test_a_damaged_cache_is_passed_by(tmp_path):
     run_python(SUMS, ROOT, NUMBA_CACHE_DIR=str(tmp_path))
     for path in tmp_path.rglob("*.nb?"):
