@@ -161,7 +161,12 @@ def two_rank_scenarios(model: str, rank: int, world_size: int) -> dict[str, Any]
         for limit in limits
     }
     results["uneven infer"] = uneven_inference(model, rank, world_size)
-    results["initial critic"] = make_engine(critic_spec(make_config(model)), rank, world_size).digest()
+    critic = make_engine(critic_spec(make_config(model)), rank, world_size)
+    results["initial critic"] = critic.digest()
+    figures = {"of both": 1.5} if rank == 0 else {"of the second": 4.0, "of both": 2.0}
+    results["figures"] = critic._summed_over_ranks(
+        {name: torch.tensor(value).double() for name, value in figures.items()}
+    )
     return results
 
 

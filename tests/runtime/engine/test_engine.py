@@ -105,6 +105,10 @@ def test_a_new_value_head_is_the_same_on_any_number_of_ranks(
     )
 
 
+def test_a_figure_of_one_rank_alone_counts_nothing_on_the_others(two_ranks: list[dict[str, Any]]) -> None:
+    assert [results["figures"] for results in two_ranks] == 2 * [{"of both": 3.5, "of the second": 4.0}]
+
+
 @pytest.mark.parametrize("role", ["policy", "value"])
 def test_inference_puts_every_row_back_in_its_place(role: str, scenarios: ModuleType, tiny_model: str) -> None:
     spec = (actor_spec if role == "policy" else critic_spec)(scenarios.make_config(tiny_model))
