@@ -161,7 +161,7 @@ IN_A_GROUP |= {
 @pytest.mark.parametrize("name", [*OUTCOME_ESTIMATORS, "optimal_token_baseline", "tir_optimal_token_baseline"])
 def test_case_12_groups_are_by_uid_whatever_their_size_and_order(name):
     groups = torch.tensor([0, 1, 2, 0, 2, 0, 1, 2, 0])
-    rewards = torch.arange(9.0, dtype=torch.float64)
+    rewards = torch.arange(9.0, dtype=torch.float64) - 4
     inputs = one_token_rows(rewards, groups.tolist())
     advantages = compute_advantages(name, inputs, AdvantageConfig(), torch.float64).advantages
     expected = torch.empty_like(rewards)
