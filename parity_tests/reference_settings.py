@@ -19,6 +19,8 @@ _FLOAT32 = ("float32", "fp32")
 _COVERED: dict[str, tuple[Any, ...]] = {
     "algorithm.adv_estimator": ("gae", "grpo"),
     "algorithm.use_kl_in_reward": (False,),
+    **{f"algorithm.rollout_correction.{key}": (None,) for key in ("rollout_is", "rollout_rs")},
+    "algorithm.rollout_correction.bypass_mode": (False,),
     "trainer.critic_warmup": (0,),
     f"{_MODEL}.override_config": ({},),
     f"{_ACTOR}.policy_loss.loss_mode": ("vanilla",),

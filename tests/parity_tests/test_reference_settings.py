@@ -97,6 +97,8 @@ def test_settings_are_read_off_the_config():
 @pytest.mark.parametrize(
     ("override", "key"),
     [
+        ("algorithm.rollout_correction.rollout_is=token", "algorithm.rollout_correction.rollout_is"),
+        ("algorithm.rollout_correction.bypass_mode=true", "algorithm.rollout_correction.bypass_mode"),
         ("algorithm.adv_estimator=grpo_vectorized", "algorithm.adv_estimator"),
         ("actor_rollout_ref.actor.loss_agg_mode=token-sum", "actor_rollout_ref.actor.loss_agg_mode"),
         ("actor_rollout_ref.actor.use_kl_loss=true", "actor_rollout_ref.actor.use_kl_loss"),
