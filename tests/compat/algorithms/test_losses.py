@@ -140,7 +140,9 @@ def test_a_local_mean_is_weighted_by_rows_and_reported_once(random_batch, caplog
     means = [float(verl_F.masked_mean(-b.advantages * b.new, b.mask)) for b in (batch.take([row]) for row in live)]
     assert float(sum(part.loss.detach() for part, _ in parts)) == pytest.approx(sum(means) / len(live), rel=1e-6)
     whole, _ = batch.loss("recipe_token_mean")
-    assert float(whole.loss.detach()) == pytest.approx(float(verl_F.masked_mean(-batch.advantages * batch.new, batch.mask)))
+    assert float(whole.loss.detach()) == pytest.approx(
+        float(verl_F.masked_mean(-batch.advantages * batch.new, batch.mask))
+    )
 
 
 @pytest.mark.usefixtures("recipe")
