@@ -78,8 +78,9 @@ def padded_estimator(entry: Entry[Any]) -> Callable[..., tuple[Tensor, Tensor]]:
     """``(token_level_rewards, response_mask, index, config, ...) -> (advantages, returns)`` of one of the core's.
 
     More keywords: columns (``values``, ``reward_baselines``, ...) and settings that go before those of ``config``
-    (``gamma``, ``lam``, ``norm_adv_by_std_in_grpo``). Each row counts as a session of its own. Results have the dtype
-    of the rewards. Raises ``TypeError`` for a keyword that no estimator of verl has.
+    (``gamma``, ``lam``); ``norm_adv_by_std_in_grpo`` is a keyword alone, and true unless given, as in verl. Each row
+    counts as a session of its own. Results have the dtype of the rewards. Raises ``TypeError`` for a keyword that no
+    estimator of verl has.
     """
 
     @torch.no_grad()
@@ -87,7 +88,9 @@ def padded_estimator(entry: Entry[Any]) -> Callable[..., tuple[Tensor, Tensor]]:
         token_level_rewards: Tensor, response_mask: Tensor, index: Any = None, config: Any = None, **more: Any
     ) -> tuple[Tensor, Tensor]:
         _check_keywords(entry.name, more)
-        settings = settings_from(config, AdvantageConfig(), **{name: more[name] for name in more.keys() & _SETTINGS})
+        # In verl the config does not say whether to divide by the std: whoever calls the function does.
+        given = {"norm_adv_by_std_in_grpo": True, **{name: more[name] for name in more.keys() & _SETTINGS}}
+        settings = settings_from(config, AdvantageConfig(), **given)
         segments, mask = as_packed(response_mask)
         columns: dict[str, Any] = {
             name: as_packed(more[name])[1] for name in _TOKEN_COLUMNS if more.get(name) is not None

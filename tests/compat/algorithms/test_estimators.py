@@ -332,6 +332,11 @@ def test_keywords_of_a_built_in_estimator(random_batch):
     _, of_keyword = gae(rewards, mask, gamma=1.0, **values)
     assert not of_config.equal(of_keyword)
     grpo = get_adv_estimator_fn("grpo")
+    two, ones = torch.tensor([[1.0], [2.0]]), torch.ones(2, 1)
+    by_std, _ = grpo(two, ones, index=["a", "a"], config={"norm_adv_by_std_in_grpo": False})
+    centered, _ = grpo(two, ones, index=["a", "a"], norm_adv_by_std_in_grpo=False)
+    assert by_std.flatten().tolist() == pytest.approx([-0.7071, 0.7071], abs=1e-4)
+    assert centered.flatten().tolist() == [-0.5, 0.5]
     grpo(rewards, mask, epsilon=1e-6, num_repeat=8, batch={}, non_tensor_batch={})
     with pytest.raises(CustomFunctionError, match="epsilon"):
         grpo(rewards, mask, epsilon=1e-3)
