@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from shared_algos.errors import AlgorithmError
@@ -33,7 +34,10 @@ class Denominators:
 
 @dataclass(frozen=True, eq=False)
 class LossOutput:
-    """A loss and its metrics; both add up over micro-batches and ranks to the value of the whole mini-batch."""
+    """A loss and its metrics; both add up over micro-batches and ranks to the value of the whole mini-batch.
+
+    The sum is reported by ``to_float32``, which does not tell how the mini-batch was split.
+    """
 
     loss: Tensor
     """Float64 scalar with gradient."""
@@ -76,6 +80,16 @@ def row_means(values: Tensor, mask: Tensor, segments: Segments) -> Tensor:
 def mean_metric(values: Tensor, mask: Tensor, segments: Segments, denominators: Denominators) -> Tensor:
     """The part that the rows at hand add to the mean of ``values [T]`` over the mini-batch's mask-1 tokens."""
     return masked_sum(values.detach(), mask, segments) / _at_least_one(denominators.tokens)
+
+
+def to_float32(totals: Tensor) -> Tensor:
+    """Losses and metrics whose parts are added up, float64 of any shape, as they are reported; without gradient.
+
+    Where few tokens count, their mean is often exactly half-way between two float32, and then the last bit of float64,
+    which order and split decide, would decide the rounding. To 40 bits first, and it is half-way again for all.
+    """
+    mantissas, exponents = torch.frexp(totals.detach())
+    return torch.ldexp(torch.round(mantissas * 2**40) / 2**40, exponents.double()).float()
 
 
 def check_aggregation(mode: str) -> None:

@@ -29,7 +29,7 @@ from runtime.engine.weights import digest_of, full_weights
 from runtime.errors import BatchSizeError, ConfigError
 from runtime.identity import mixed_seed
 from runtime.trajectories import TrajectoryBatch
-from shared_algos.aggregation import Denominators
+from shared_algos.aggregation import Denominators, to_float32
 
 
 class Engine:
@@ -194,7 +194,7 @@ class Engine:
         nothing = torch.zeros((), dtype=torch.float64, device=self.device)
         sums = torch.stack([totals.get(name, nothing) for name in names])
         dist.all_reduce(sums)
-        return dict(zip(names, sums.float().tolist(), strict=True))
+        return dict(zip(names, to_float32(sums).tolist(), strict=True))
 
 
 def _sharded_model(spec: EngineSpec, device: torch.device, world_size: int) -> Any:

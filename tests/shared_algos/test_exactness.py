@@ -1,7 +1,7 @@
 """Bitwise equality under everything that must not matter: row order, padding, neighbours, splits.
 
 Advantages are equal before they are cast. A loss is a float64 sum whose last bits depend on the order of its terms;
-cast to float32, as trainers use it, it is equal in every batch tried here. Gradients are equal as they come.
+by ``to_float32``, as trainers report it, it is equal in every batch tried here. Gradients are equal as they come.
 """
 
 import pytest
@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared_algos.advantages import ADVANTAGES, AdvantageConfig, compute_advantages
-from shared_algos.aggregation import AGGREGATIONS
+from shared_algos.aggregation import AGGREGATIONS, to_float32
 from shared_algos.policy_losses import POLICY_LOSSES
 
 seeds = st.integers(0, 2**32)
@@ -99,9 +99,9 @@ def test_losses_do_not_depend_on_order_and_splits(random_batch, name, seed, mode
     whole, gradient = batch.loss(name, mode, denominators)
     rows = permutation(batch.segments.num_rows, seed)
     parts = [batch.take(part).loss(name, mode, denominators) for part in rows.tensor_split(sorted(cuts))]
-    assert sum(part.loss for part, _ in parts).float().equal(whole.loss.float())
+    assert to_float32(sum(part.loss for part, _ in parts)).equal(to_float32(whole.loss))
     for metric, value in whole.metrics.items():
-        assert sum(part.metrics[metric] for part, _ in parts).float().equal(value.float())
+        assert to_float32(sum(part.metrics[metric] for part, _ in parts)).equal(to_float32(value))
     assert torch.cat([grad for _, grad in parts]).equal(gradient[batch.segments.token_indices(rows)])
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from shared_algos.aggregation import AGGREGATIONS, Denominators
+from shared_algos.aggregation import AGGREGATIONS, Denominators, to_float32
 from shared_algos.entropy import entropy_loss
 from shared_algos.policy_losses import (
     POLICY_LOSSES,
@@ -88,7 +88,7 @@ def test_case_10_micro_batches_and_ranks_add_up(random_batch, name, mode, size):
     for ranks in (1, 2):
         parts = [part for share in rows.tensor_split(ranks) for part in share.split(size)]
         outputs = [batch.take(part).loss(name, mode, batch.denominators()) for part in parts]
-        assert sum(output.loss for output, _ in outputs).float().equal(whole.loss.float())
+        assert to_float32(sum(output.loss for output, _ in outputs)).equal(to_float32(whole.loss))
         assert torch.cat([part for _, part in outputs]).equal(gradient)
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from shared_algos.aggregation import AGGREGATIONS, Denominators, aggregate
+from shared_algos.aggregation import AGGREGATIONS, Denominators, aggregate, to_float32
 from shared_algos.errors import AlgorithmError
 from shared_algos.kl import AdaptiveKLController, FixedKLController, apply_kl_penalty, kl_penalty
 from shared_algos.policy_losses import PolicyLossConfig
@@ -50,6 +50,22 @@ def test_denominators_as_numbers_or_tensors_are_the_same(batch):
     for mode in AGGREGATIONS:
         expected = aggregate(batch.new, batch.mask, batch.segments, mode, counted)
         assert aggregate(batch.new, batch.mask, batch.segments, mode, numbers).equal(expected)
+
+
+def test_a_total_half_way_between_two_float32_is_rounded_alike_whatever_its_last_bit():
+    half_way = 1 + 2.0**-24 + 2.0**-23  # the even neighbour is above
+    noise = 2.0**-52
+    totals = torch.tensor([half_way - noise, half_way, half_way + noise], dtype=torch.float64)
+    for factor in (1, -3, 2.0**-100, 2.0**100):
+        assert len(set(to_float32(totals * factor).tolist())) == 1
+    assert to_float32(totals).tolist() == [1 + 2.0**-22] * 3
+    assert len(set(totals.float().tolist())) == 2
+
+
+def test_other_totals_are_cast_as_they_are():
+    totals = torch.cat([torch.randn(1000, dtype=torch.float64), torch.tensor([0, 1e-30, -torch.inf, 3e38])])
+    assert to_float32(totals).equal(totals.float())
+    assert to_float32(torch.tensor(torch.nan, dtype=torch.float64)).isnan()
 
 
 def test_value_loss_takes_the_worse_of_clipped_and_unclipped():
