@@ -64,9 +64,12 @@ class KeptTokens:
     def scatter(self, column: Tensor, dtype: torch.dtype) -> Tensor:
         """``column [N]`` back among the T tokens, in ``dtype``, 0 elsewhere."""
         self.segments.check(column)
-        spread = torch.zeros(self.whole.num_tokens, dtype=dtype, device=column.device)
-        if kernels.take(*self._layout, column, spread):
+        if kernels.take(*self._layout, column) and dtype in kernels.DTYPES:
+            spread = kernels.empty(self.whole.num_tokens, dtype)
+            if len(self.rows) < self.whole.num_rows:
+                spread.zero_()  # the loop writes the rows that it is given
             return kernels.scatter(*self._layout, column, spread)
+        spread = torch.zeros(self.whole.num_tokens, dtype=dtype, device=column.device)
         spread[self.tokens] = column.to(dtype)
         return spread
 

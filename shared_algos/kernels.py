@@ -34,11 +34,12 @@ Loop: TypeAlias = Callable[..., None]
 TOKENS_A_PART = 1 << 17
 """At least 0.1 ms of work; waking a thread costs a third of that."""
 
-_DTYPES = frozenset({torch.float32, torch.float64, torch.int64, torch.bool})
+DTYPES = frozenset({torch.float32, torch.float64, torch.int64, torch.bool})
+"""What the loops read and write."""
 
 
 def take(*columns: Tensor) -> bool:
-    """Whether the loops take these columns: plain tensors ``[N]`` on the CPU, of a dtype that numba knows.
+    """Whether the loops take these columns: plain tensors ``[N]`` on the CPU, of ``DTYPES``.
 
     Not where a gradient is wanted: autograd does not see into a loop.
     """
@@ -48,7 +49,7 @@ def take(*columns: Tensor) -> bool:
         and column.device.type == "cpu"
         and column.layout == torch.strided
         and column.dim() == 1
-        and column.dtype in _DTYPES
+        and column.dtype in DTYPES
         for column in columns
     )
 
@@ -264,16 +265,6 @@ def following(first: int, last: int, offsets: Array, values: Array, out: Array) 
 
 
 @_compiled
-def td_errors(first: int, last: int, offsets: Array, rewards: Array, values: Array, gamma: float, out: Array) -> None:
-    """``rewards + gamma * following(values) - values``, ``[T]``."""
-    for row in range(first, last):
-        reward, value = rewards[offsets[row] : offsets[row + 1]], values[offsets[row] : offsets[row + 1]]
-        to = out[offsets[row] : offsets[row + 1]]
-        for i in range(len(to)):
-            to[i] = reward[i] + gamma * (value[i + 1] if i + 1 < len(to) else 0.0) - value[i]
-
-
-@_compiled
 def reverse_scan(first: int, last: int, offsets: Array, deltas: Array, decay: float, out: Array) -> None:
     """``out[t] = deltas[t] + decay * out[t + 1]``, ``[T]``."""
     for row in range(first, last):
@@ -281,6 +272,21 @@ def reverse_scan(first: int, last: int, offsets: Array, deltas: Array, decay: fl
         running = 0.0
         for i in range(len(to) - 1, -1, -1):
             running = of[i] + decay * running
+            to[i] = running
+
+
+@_compiled
+def td_scan(
+    first: int, last: int, offsets: Array, rewards: Array, values: Array, gamma: float, decay: float, out: Array
+) -> None:
+    """``reverse_scan`` of ``rewards[t] + gamma * values[t + 1] - values[t]``, ``[T]``."""
+    for row in range(first, last):
+        reward, value = rewards[offsets[row] : offsets[row + 1]], values[offsets[row] : offsets[row + 1]]
+        to = out[offsets[row] : offsets[row + 1]]
+        running = following = 0.0
+        for i in range(len(to) - 1, -1, -1):
+            running = reward[i] + gamma * following - value[i] + decay * running
+            following = value[i]
             to[i] = running
 
 

@@ -23,17 +23,18 @@ def reverse_scan(deltas: Tensor, segments: Segments, decay: float) -> Tensor:
     return _sweep(deltas.double(), segments, decay)
 
 
-def td_errors(rewards: Tensor, values: Tensor, segments: Segments, gamma: float) -> Tensor:
-    """``rewards[t] + gamma * values[t + 1] - values[t]``, the value after the end of a row being 0; float64 ``[T]``.
+def td_scan(rewards: Tensor, values: Tensor, segments: Segments, gamma: float, decay: float) -> Tensor:
+    """``reverse_scan`` of the TD errors ``rewards[t] + gamma * values[t + 1] - values[t]``; float64 ``[T]``.
 
-    rewards, values: ``[T]``.
+    rewards, values: ``[T]``; the value beyond the end of a row is 0.
     """
     segments.check(rewards)
     segments.check(values)
     if kernels.take(segments.offsets, rewards, values):
         out = kernels.empty(len(rewards), torch.float64)
-        return kernels.td_errors(segments.offsets, rewards, values, float(gamma), out)
-    return rewards.double() + gamma * segments.following(values.double()) - values.double()
+        return kernels.td_scan(segments.offsets, rewards, values, float(gamma), float(decay), out)
+    errors = rewards.double() + gamma * segments.following(values.double()) - values.double()
+    return _sweep(errors, segments, decay)
 
 
 def _sweep(deltas: Tensor, segments: Segments, decay: float) -> Tensor:

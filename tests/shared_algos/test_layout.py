@@ -6,7 +6,7 @@ import torch
 from shared_algos.groups import center_groups, group_mean, group_std
 from shared_algos.kept_tokens import KeptTokens
 from shared_algos.reductions import all_finite, count, masked_mean, masked_sum, masked_var, masked_whiten, total
-from shared_algos.scan import reverse_scan, td_errors
+from shared_algos.scan import reverse_scan, td_scan
 from shared_algos.segments import Segments, as_bool
 
 LENGTHS = [3, 0, 1, 5, 2, 5]
@@ -46,7 +46,10 @@ def test_kept_tokens_of_rows_in_another_order():
     assert kept.segments.offsets.tolist() == [0, 3, 5]
     assert kept.tokens.tolist() == kept.gather(column).tolist() == [4, 5, 8, 0, 2]
     assert kept.gather_sums(column).tolist() == [4, 5 + 6 + 7, 8, 0 + 1, 2]
-    assert kept.scatter(kept.gather(column), torch.float32).nonzero().squeeze(1).tolist() == [2, 4, 5, 8]
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        spread = kept.scatter(kept.gather(column), dtype)
+        assert spread.dtype == dtype
+        assert spread.tolist() == [0, 0, 2, 0, 4, 5, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0]
 
 
 def test_what_stands_before_the_first_kept_token_is_added_to_it():
@@ -105,12 +108,11 @@ def test_group_statistics():
     )
 
 
-def test_td_errors():
+def test_td_errors_are_scanned():
     rewards, values = VALUES.split(LENGTHS), VALUES.flip(0).split(LENGTHS)
-    expected = [
-        r + 0.9 * torch.cat([v[1:], v.new_zeros(1)]) - v for r, v in zip(rewards, values, strict=True) if len(r)
-    ]
-    torch.testing.assert_close(td_errors(VALUES, VALUES.flip(0), SEGMENTS, 0.9), torch.cat(expected))
+    errors = [r + 0.9 * torch.cat([v[1:], v.new_zeros(1)]) - v for r, v in zip(rewards, values, strict=True) if len(r)]
+    expected = reverse_scan(torch.cat(errors), SEGMENTS, 0.8)
+    assert td_scan(VALUES, VALUES.flip(0), SEGMENTS, 0.9, 0.8).equal(expected)
 
 
 @pytest.mark.parametrize("lengths", [LENGTHS, [16], [1] * 16, [0, 0, 16, 0]])
