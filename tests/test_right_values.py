@@ -122,7 +122,7 @@ def test_case_2_the_horizon_is_the_configured_length(cluster, tmp_path, use_v1, 
         f"{ACTOR}.ppo_micro_batch_size_per_gpu={micro_batch}",
         f"trainer.n_gpus_per_node={ranks}",
     )
-    run.play("update_actor")
+    run.play("update_actor", "response_mask")
     assert run.series["update_actor"]["actor/pg_loss"] == [-0.03125]
 
 
@@ -138,7 +138,7 @@ def test_case_4_a_session_with_several_outputs_counts_once(cluster, tmp_path, es
 def test_case_4_legacy_refuses_several_outputs(cluster, tmp_path):  # noqa: ARG001
     run = Run(tmp_path, False, [[{"outputs": [session(1.0)] * 3}, session(0.0)]])
     with pytest.raises(RolloutError, match="returned 3 outputs; the legacy trainer holds one row a session"):
-        run.play("rollout")
+        run.play("rollout", "response_mask")
 
 
 SEVEN_EQUAL = [session(3.3)] * 7
