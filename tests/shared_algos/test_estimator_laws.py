@@ -116,6 +116,15 @@ def test_gdpo_of_the_score_alone_is_whitened_grpo(random_batch, by_std, seed):
 
 @examples
 @given(seed=seeds)
+def test_a_component_of_weight_zero_does_not_enter_gdpo(random_batch, seed):
+    batch = random_batch(seed)
+    weighted = of_sessions("gdpo", batch, AdvantageConfig(gdpo_reward_weights=(0.0, 3.0, 0.5)))[0]
+    two = replace(batch, components=batch.components[:, 1:])
+    assert weighted.equal(of_sessions("gdpo", two, AdvantageConfig(gdpo_reward_weights=(3.0, 0.5)))[0])
+
+
+@examples
+@given(seed=seeds)
 def test_gdpo_with_weights_of_one_is_gdpo_without_weights(random_batch, seed):
     batch = random_batch(seed)
     ones = of_sessions("gdpo", batch, AdvantageConfig(gdpo_reward_weights=(1.0, 1.0, 1.0)))[0]
@@ -150,6 +159,20 @@ def test_both_ways_to_sum_a_cell_give_the_same_bits(seed):
     values = torch.randn(500, generator=random, dtype=torch.float64)
     cell = torch.randint(0, 90, (500,), generator=random)
     assert _sum_in_order(values, cell, 100).equal(_sum_by_sort(values, cell, 100))
+
+
+def test_rewards_to_go_of_one_row():
+    """remax takes a baseline from them, reinforce_plus_plus discounts and whitens them."""
+    row = torch.zeros(1, dtype=torch.int64)
+    rewards, baselines = torch.tensor([0.0, 2, 0, 4]), torch.tensor([1.5])
+    inputs = AdvantageInputs(
+        rewards, torch.ones(4), Segments.from_lengths([4]), row, row, row, reward_baselines=baselines
+    )
+    remax = compute_advantages("remax", inputs, AdvantageConfig(gamma=0.5))
+    assert (remax.returns.tolist(), remax.advantages.tolist()) == ([6, 6, 4, 4], [4.5, 4.5, 2.5, 2.5])
+    discounted = compute_advantages("reinforce_plus_plus", inputs, AdvantageConfig(gamma=0.5))
+    assert discounted.returns.tolist() == [1.5, 3, 2, 4]
+    assert discounted.advantages.tolist() == pytest.approx([-1.0147, 0.3382, -0.5637, 1.2402], abs=1e-4)
 
 
 def test_ranking_keeps_equal_values_in_order():
