@@ -227,7 +227,7 @@ def test_the_log_probs_of_the_rollout_are_none_as_in_verl_without_tis(random_bat
         (lambda loss: (loss, {}, {}), "returned 3 values"),
         (lambda loss: (loss, None), "returned 2 values"),
         (lambda loss: (loss.expand(2), {}), r"a loss that is torch.float64 \(2,\)"),
-        (lambda loss: (float(loss), {}), "a loss that is float"),
+        (lambda loss: (float(loss.detach()), {}), "a loss that is float"),
         (lambda loss: (loss.detach(), {}), "a loss without gradient"),
         (lambda loss: (loss, {"a/b": torch.ones(3)}), r"the metric 'a/b' as a tensor \(3,\)"),
         (lambda loss: (loss, {"a/b": "high"}), "the metric 'a/b' as 'high'"),
