@@ -75,8 +75,8 @@ def register_adv_est(name_or_enum: str | Enum) -> Callable[[Function], Function]
     ``WHEN_REQUIRED`` those that have no default. Rows whose mask is all 0 are not shown to the function, the others in
     canonical order; R is the length of the longest.
 
-    A built-in name may be taken over, with a warning. Raises ``CustomFunctionError`` for a required parameter that
-    nothing provides, ``DuplicateAlgorithmError`` where another function of a recipe has the name.
+    A built-in name may be taken over, with a warning. A required parameter that nothing provides is refused when a
+    config chooses the estimator. Raises ``DuplicateAlgorithmError`` where another function of a recipe has the name.
     """
     name = name_or_enum.value if isinstance(name_or_enum, Enum) else name_or_enum
 
@@ -114,11 +114,12 @@ class PaddedEstimator:
         self.__module__, self.__qualname__ = module_of(function), qualname_of(function)
         self.function = function
         self.signature = Signature.of(function)
-        self.signature.refuse_unknown({*ALWAYS, *WHEN_REQUIRED}, "advantage estimator")
         extra = {*IF_THERE, *BY_NAME.get(name, ())}
         self.passed = {*ALWAYS, *extra, *(set(WHEN_REQUIRED) & set(self.signature.required))}
         columns = {*TOKEN_COLUMNS, *IF_THERE}
-        self.needs = columns & set(self.signature.required)
+        # With what nothing provides: a config that chooses this estimator is refused.
+        unprovided = set(self.signature.required) - {*ALWAYS, *WHEN_REQUIRED}
+        self.needs = (columns & set(self.signature.required)) | unprovided
         if "non_tensor_batch" in self.passed and self.signature.accepts("non_tensor_batch"):
             self.needs |= {"reward_components"}
 

@@ -33,13 +33,15 @@ def register_advantage(
     ``(Episodes, AdvantageConfig) -> (advantages [N], returns [N])``, one a mask-1 token. Both compute in float64.
     With ``level=Level.BATCH`` it is ``(AdvantageInputs, AdvantageConfig) -> (advantages [T], returns [T])``, for
     functions that see the batch as it is.
-    needs: optional fields of ``AdvantageInputs`` that must be there. Raises ``AlgorithmError`` for any other name.
+    needs: optional fields of ``AdvantageInputs`` that must be there. Raises ``AlgorithmError`` for any other name,
+    but at ``Level.BATCH``: there it is refused where a config chooses the estimator, so that a recipe may hold more of
+    them than it runs.
     replace: see ``Registry.register``.
     """
-    unknown = set(needs) - {field.name for field in fields(AdvantageInputs)}
-    if unknown:
-        raise AlgorithmError(f"{names} needs {sorted(unknown)}, which AdvantageInputs does not have")
     level = level or (Level.OUTCOME if outcome else Level.TOKEN)
+    unknown = set(needs) - {field.name for field in fields(AdvantageInputs)}
+    if unknown and level is not Level.BATCH:
+        raise AlgorithmError(f"{names} needs {sorted(unknown)}, which AdvantageInputs does not have")
     return ADVANTAGES.register(*names, needs=needs, level=level, reference=reference, replace=replace)  # type: ignore[return-value]
 
 
@@ -69,7 +71,7 @@ def run_estimator(
 ) -> AdvantageOutputs:
     """What the estimator gives, in ``dtype`` and spread over the batch's tokens, 0 at mask-0 positions."""
     for need in sorted(entry.needs):
-        if getattr(inputs, need) is None:
+        if getattr(inputs, need, None) is None:
             raise MissingInputError(f"advantage estimator {entry.name!r} needs {need!r}, which the batch does not have")
     if entry.level is Level.OUTCOME:
         outcomes = Outcomes.of(inputs)

@@ -12,6 +12,8 @@ from omegaconf import OmegaConf
 
 from compat.algorithms import AdvantageEstimator, get_adv_estimator_fn, register_adv_est
 from compat.errors import CustomFunctionError
+from runtime.config import load_config
+from runtime.errors import ConfigError
 from shared_algos.advantages import ADVANTAGES, AdvantageConfig, compute_advantages
 from shared_algos.errors import (
     DuplicateAlgorithmError,
@@ -182,20 +184,27 @@ def test_components_reach_a_function_in_verls_place_for_gdpo(random_batch):
         compute("gdpo", batch, config)
 
 
-def test_a_parameter_that_nothing_provides_is_named():
-    with pytest.raises(CustomFunctionError, match=r"wanting.*test_estimators.py:\d+.*requires.*'teacher_log_prob'"):
+def test_a_parameter_that_nothing_provides_is_named_where_the_estimator_is_chosen(random_batch):
+    """A recipe may hold more estimators than it runs."""
 
-        @register_adv_est("wanting")
-        def wanting(token_level_rewards, response_mask, teacher_log_prob):
-            """Never called."""
+    @register_adv_est("wanting")
+    def wanting(token_level_rewards, response_mask, teacher_log_prob):
+        """Never called."""
 
+    with pytest.raises(MissingInputError, match="'wanting' needs 'teacher_log_prob'"):
+        compute("wanting", random_batch(1))
+    with pytest.raises(ConfigError, match=r"wanting needs 'teacher_log_prob'.*choose another estimator"):
+        load_config("tiny", ["algorithm.adv_estimator=wanting"])
+
+
+def test_parameters_by_position_only_are_refused():
     with pytest.raises(CustomFunctionError, match=r"\['token_level_rewards'\] by position only"):
 
         @register_adv_est("unnamed")
         def unnamed(token_level_rewards, /, **kwargs):
             """Never called."""
 
-    assert not {"wanting", "unnamed"} & set(ADVANTAGES.names())
+    assert "unnamed" not in ADVANTAGES.names()
 
 
 @pytest.mark.parametrize(
