@@ -276,18 +276,19 @@ def reverse_scan(first: int, last: int, offsets: Array, deltas: Array, decay: fl
 
 
 @_compiled
-def td_scan(
+def gae_scan(
     first: int, last: int, offsets: Array, rewards: Array, values: Array, gamma: float, decay: float, out: Array
 ) -> None:
-    """``reverse_scan`` of ``rewards[t] + gamma * values[t + 1] - values[t]``, ``[T]``."""
+    """``reverse_scan`` of the TD errors, and the same plus ``values``: ``[2, T]``."""
     for row in range(first, last):
         reward, value = rewards[offsets[row] : offsets[row + 1]], values[offsets[row] : offsets[row + 1]]
-        to = out[offsets[row] : offsets[row + 1]]
+        advantages, returns = out[0, offsets[row] : offsets[row + 1]], out[1, offsets[row] : offsets[row + 1]]
         running = following = 0.0
-        for i in range(len(to) - 1, -1, -1):
+        for i in range(len(value) - 1, -1, -1):
             running = reward[i] + gamma * following - value[i] + decay * running
             following = value[i]
-            to[i] = running
+            advantages[i] = running
+            returns[i] = running + following
 
 
 @_compiled

@@ -23,18 +23,24 @@ def reverse_scan(deltas: Tensor, segments: Segments, decay: float) -> Tensor:
     return _sweep(deltas.double(), segments, decay)
 
 
-def td_scan(rewards: Tensor, values: Tensor, segments: Segments, gamma: float, decay: float) -> Tensor:
-    """``reverse_scan`` of the TD errors ``rewards[t] + gamma * values[t + 1] - values[t]``; float64 ``[T]``.
+def gae_scan(rewards: Tensor, values: Tensor, segments: Segments, gamma: float, lam: float) -> tuple[Tensor, Tensor]:
+    """Advantages and returns of GAE, float64 ``[T]`` each, of ``rewards`` and ``values``, ``[T]``.
 
-    rewards, values: ``[T]``; the value beyond the end of a row is 0.
+    Advantages are the ``reverse_scan``, with decay ``gamma * lam``, of the TD errors
+    ``rewards[t] + gamma * values[t + 1] - values[t]``, the value beyond the end of a row being 0; returns are
+    advantages plus values.
     """
     segments.check(rewards)
     segments.check(values)
+    decay = gamma * lam
     if kernels.take(segments.offsets, rewards, values):
-        out = kernels.empty(len(rewards), torch.float64)
-        return kernels.td_scan(segments.offsets, rewards, values, float(gamma), float(decay), out)
-    errors = rewards.double() + gamma * segments.following(values.double()) - values.double()
-    return _sweep(errors, segments, decay)
+        out = kernels.empty(2 * len(values), torch.float64).view(2, -1)
+        advantages, returns = kernels.gae_scan(segments.offsets, rewards, values, float(gamma), float(decay), out)
+        return advantages, returns
+    values = values.double()
+    errors = rewards.double() + gamma * segments.following(values) - values
+    advantages = _sweep(errors, segments, decay)
+    return advantages, advantages + values
 
 
 def _sweep(deltas: Tensor, segments: Segments, decay: float) -> Tensor:

@@ -19,7 +19,7 @@ from shared_algos.advantages import ADVANTAGES, AdvantageConfig, compute_advanta
 from shared_algos.errors import AlgorithmError
 from shared_algos.kept_tokens import KeptTokens
 from shared_algos.reductions import all_finite, masked, masked_mean, masked_sum, masked_var, masked_whiten
-from shared_algos.scan import reverse_scan, td_scan
+from shared_algos.scan import gae_scan, reverse_scan
 from shared_algos.segments import Segments, as_bool
 
 ROOT = Path(__file__).parents[2]
@@ -63,7 +63,7 @@ def computed(segments, mask, values, rewards):
         segments.spread(segments.lengths),
         segments.spread(per_row, mask),
         segments.following(rewards),
-        td_scan(rewards, rewards.flip(0), segments, 0.99, 0.9),
+        *gae_scan(rewards, rewards.flip(0), segments, 0.99, 0.9),
         reverse_scan(rewards, segments, 0.95),
         segments.sum(values > 0, mask),
         masked(values, mask),
@@ -120,7 +120,7 @@ def test_minus_zero_and_infinities_pass_through():
             segments.spread(values[:3], mask),
             segments.following(values),
             reverse_scan(values, segments, 0.5),
-            td_scan(values, values, segments, 0.5, 0.5),
+            *gae_scan(values, values, segments, 0.5, 0.5),
             kept.gather_sums(values),
             kept.scatter(kept.gather(values), torch.float64),
         )
@@ -156,7 +156,7 @@ def test_a_column_of_the_wrong_length_is_refused():
         lambda: segments.spread(torch.zeros(2), short),
         lambda: segments.following(short),
         lambda: reverse_scan(short, segments, 1.0),
-        lambda: td_scan(torch.zeros(5), short, segments, 1.0, 1.0),
+        lambda: gae_scan(torch.zeros(5), short, segments, 1.0, 1.0),
         lambda: masked_whiten(torch.zeros(5), short, segments),
         lambda: KeptTokens.of(segments, short.bool(), torch.arange(2)),
     ):
@@ -179,7 +179,7 @@ def test_gradients():
         assert check(lambda x: masked(x, mask).square(), tokens)
     assert torch.autograd.gradcheck(lambda x: masked_whiten(x, mask, segments), tokens)
     assert torch.autograd.gradcheck(lambda x: reverse_scan(x, segments, 0.9), tokens)
-    assert torch.autograd.gradcheck(lambda x: td_scan(x, x, segments, 0.9, 0.8), tokens)
+    assert torch.autograd.gradcheck(lambda x: gae_scan(x, x, segments, 0.9, 0.8)[1], tokens)
 
 
 def test_gradients_keep_their_dtype_and_stop_at_the_mask():

@@ -6,7 +6,7 @@ import torch
 from shared_algos.groups import center_groups, group_mean, group_std
 from shared_algos.kept_tokens import KeptTokens
 from shared_algos.reductions import all_finite, count, masked_mean, masked_sum, masked_var, masked_whiten, total
-from shared_algos.scan import reverse_scan, td_scan
+from shared_algos.scan import gae_scan, reverse_scan
 from shared_algos.segments import Segments, as_bool
 
 LENGTHS = [3, 0, 1, 5, 2, 5]
@@ -108,11 +108,13 @@ def test_group_statistics():
     )
 
 
-def test_td_errors_are_scanned():
+def test_gae_scans_td_errors():
     rewards, values = VALUES.split(LENGTHS), VALUES.flip(0).split(LENGTHS)
     errors = [r + 0.9 * torch.cat([v[1:], v.new_zeros(1)]) - v for r, v in zip(rewards, values, strict=True) if len(r)]
-    expected = reverse_scan(torch.cat(errors), SEGMENTS, 0.8)
-    assert td_scan(VALUES, VALUES.flip(0), SEGMENTS, 0.9, 0.8).equal(expected)
+    expected = reverse_scan(torch.cat(errors), SEGMENTS, 0.9 * 0.8)
+    advantages, returns = gae_scan(VALUES, VALUES.flip(0), SEGMENTS, 0.9, 0.8)
+    assert advantages.equal(expected)
+    assert returns.equal(expected + VALUES.flip(0))
 
 
 @pytest.mark.parametrize("lengths", [LENGTHS, [16], [1] * 16, [0, 0, 16, 0]])
