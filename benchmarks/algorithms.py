@@ -84,9 +84,10 @@ def main() -> None:
             table.add_row(*result.cells)
         console.print(table)
         grown = {name: growth(name, device, arguments) for name in arguments.only if name in ESTIMATORS}
-        for name, (points, exponent) in grown.items():
+        for name, points in grown.items():
             steps = ", ".join(f"{tokens:,}: {ms:.1f} ms" for tokens, ms in points)
-            console.print(f"{name}: time grows with tokens to the power of {exponent:.2f} ({steps})", soft_wrap=True)
+            powers = f"{exponent(points):.2f}, of the largest three {exponent(points[-3:]):.2f}"
+            console.print(f"{name}: time grows with tokens to the power of {powers} ({steps})", soft_wrap=True)
         if arguments.json:
             _append(arguments.json, conditions, results, grown)
 
@@ -147,8 +148,8 @@ def _largest_difference(ours: Sequence[torch.Tensor], verls: Sequence[torch.Tens
 Points = list[tuple[int, float]]
 
 
-def growth(name: str, device: str, arguments: argparse.Namespace) -> tuple[Points, float]:
-    """(tokens, our milliseconds) from few rows to many, and e of the fit time = c * tokens**e."""
+def growth(name: str, device: str, arguments: argparse.Namespace) -> Points:
+    """(tokens, our milliseconds) from few rows to many."""
     work = sides.our_advantages(name)
     points = []
     for rows in arguments.growth:
@@ -157,17 +158,22 @@ def growth(name: str, device: str, arguments: argparse.Namespace) -> tuple[Point
         calls = {"ours": lambda batch=batch: work(batch)}
         taken = milliseconds(calls, arguments.repeats, device, arguments.clock)
         points.append((batch.segments.num_tokens, taken["ours"]))
+    return points
+
+
+def exponent(points: Points) -> float:
+    """e of the least-squares fit of time = c * tokens**e; below 1 where constant costs still count."""
     tokens, times = np.log(np.array(points)).T
-    return points, float(np.polyfit(tokens, times, 1)[0])
+    return float(np.polyfit(tokens, times, 1)[0])
 
 
-def _append(file: Path, conditions: str, results: list[Result], grown: dict[str, tuple[Points, float]]) -> None:
+def _append(file: Path, conditions: str, results: list[Result], grown: dict[str, Points]) -> None:
     figures = {
         "conditions": conditions,
         "torch": torch.__version__,
         "load": os.getloadavg()[0],
         "results": [asdict(result) for result in results],
-        "growth": {name: {"points": points, "exponent": exponent} for name, (points, exponent) in grown.items()},
+        "growth": {name: {"points": points, "exponent": exponent(points)} for name, points in grown.items()},
     }
     with file.open("a") as out:
         out.write(json.dumps(figures) + "\n")
