@@ -12,10 +12,12 @@ from torch import Tensor
 from runtime.algorithms import advantage_config, rollout_correction_config
 from runtime.config import bypasses_old_log_prob
 from runtime.errors import ConfigError, RewardError
+from runtime.group_filter import reward_part
 from runtime.trajectories import TrajectoryBatch
 from shared_algos.advantages import ADVANTAGES, AdvantageConfig, AdvantageInputs, compute_advantages
+from shared_algos.errors import NonFiniteError
 from shared_algos.kl import apply_kl_penalty
-from shared_algos.rollout_correction import RolloutCorrectionConfig, correct
+from shared_algos.rollout_correction import Correction, RolloutCorrectionConfig, correct
 
 _OPTIONAL_INPUTS = {"values", "old_log_probs", "sum_pi_squared", "reward_baselines"}
 _COMPONENTS = "reward_extra_info"
@@ -65,6 +67,11 @@ class AdvantageStage:
                 "let them fill AgentLoopOutput.response_logprobs, or set rollout_is and rollout_rs to null"
             )
         if "reward_components" in needs:
+            if _COMPONENTS not in there:
+                raise RewardError(
+                    f"algorithm.adv_estimator={self.estimator} weighs scores that the reward function returns beside "
+                    "the total (algorithm.gdpo_reward_keys), and no trajectory has any; let it return a dict"
+                )
             optional |= {_COMPONENTS}
         return ("response_mask", "token_level_scores", *sorted(optional))
 
@@ -76,19 +83,26 @@ class AdvantageStage:
         rewards, scalars = self._rewards(batch, kl_coef)
         columns = {"token_level_rewards": rewards, "response_mask": batch["response_mask"]}
         if self.correction is not None and "rollout_log_probs" in batch:
-            corrected = correct(
-                batch["old_log_probs"],
-                batch["rollout_log_probs"],
-                batch["response_mask"],
-                batch.responses,
-                self.correction,
-            )
+            corrected = self._correct(batch, self.correction)
             scalars |= corrected.metrics
             columns["response_mask"] = corrected.response_mask
+            # The KL of a rejected token goes with it; its score, which may be the outcome, stays.
+            kept = corrected.response_mask == batch["response_mask"]
+            columns["token_level_rewards"] = torch.where(kept, rewards, batch["token_level_scores"])
             if corrected.weights is not None:
                 columns["rollout_is_weights"] = corrected.weights
         outputs = compute_advantages(self.estimator, self._inputs(batch.with_columns(columns)), self.settings)
         return {**columns, "advantages": outputs.advantages, "returns": outputs.returns}, scalars
+
+    def _correct(self, batch: TrajectoryBatch, correction: RolloutCorrectionConfig) -> Correction:
+        mask = batch["response_mask"]
+        try:
+            return correct(batch["old_log_probs"], batch["rollout_log_probs"], mask, batch.responses, correction)
+        except NonFiniteError:
+            if correction.rollout_is or correction.rollout_rs:
+                raise
+            # Nothing but the figures would have come of it.
+            return Correction(None, mask, {})
 
     def _rewards(self, batch: TrajectoryBatch, kl_coef: float) -> tuple[Tensor, dict[str, float]]:
         if not self.kl_in_reward:
@@ -121,13 +135,8 @@ class AdvantageStage:
 
 def _components(batch: TrajectoryBatch, names: Sequence[str]) -> Tensor:
     """The scores ``names`` of each row, float64 ``[B, K]``. ``RewardError`` names a row that lacks one of them."""
-    rows = []
-    for key, scores in zip(batch.keys, batch.objects[_COMPONENTS], strict=True):
-        missing = [name for name in names if name not in (scores or {})]
-        if missing:
-            raise RewardError(
-                f"the reward function returned no {missing[0]!r} for trajectory {key}, only {sorted(scores or {})}; "
-                "algorithm.gdpo_reward_keys names the scores that it must return in its dict"
-            )
-        rows.append([float(scores[name]) for name in names])
+    rows = [
+        [reward_part(scores, name, str(key)) for name in names]
+        for key, scores in zip(batch.keys, batch.objects[_COMPONENTS], strict=True)
+    ]
     return torch.tensor(rows, dtype=torch.float64).reshape(len(rows), len(names))

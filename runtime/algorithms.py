@@ -24,6 +24,9 @@ def advantage_config(config: DictConfig) -> AdvantageConfig:
         raise ConfigError(
             f"algorithm.gdpo_reward_weights has {len(weights)} numbers, gdpo_reward_keys has {len(keys or ())} names"
         )
+    for weight in weights or ():
+        if isinstance(weight, bool) or not isinstance(weight, int | float):
+            raise ConfigError(f"algorithm.gdpo_reward_weights holds {weight!r}; it must be a list of numbers")
     return AdvantageConfig(
         gamma=algorithm.gamma,
         lam=algorithm.lam,

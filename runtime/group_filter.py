@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, SupportsFloat
 
 import torch
 from omegaconf import DictConfig
@@ -35,21 +37,51 @@ class GroupFilter:
     @property
     def reads(self) -> tuple[str, ...]:
         """The fields that ``kept_rows`` needs."""
-        return ("rm_scores",) if self.metric in REWARD_METRICS else (_SCORES,)
+        return ("response_mask", "rm_scores" if self.metric in REWARD_METRICS else _SCORES)
 
     def kept_rows(self, batch: TrajectoryBatch) -> list[int]:
-        """The rows whose group is kept, in order. ``RewardError`` names a trajectory without the metric."""
-        return groups_with_spread(self._values(batch), batch.groups).nonzero().squeeze(1).tolist()
+        """The rows whose group is kept, in order. ``RewardError`` names a trajectory without the metric.
 
-    def _values(self, batch: TrajectoryBatch) -> Tensor:
+        As in the estimators, a session counts once, by its last output that has a mask-1 token; a group in which no
+        session has one is dropped.
+        """
+        rows = _speaking_rows(batch)
+        spread = groups_with_spread(self._values(batch, rows), batch.groups[torch.tensor(rows, dtype=torch.int64)])
+        kept = {batch.keys[row].uid for row, keep in zip(rows, spread.tolist(), strict=True) if keep}
+        return [row for row, key in enumerate(batch.keys) if key.uid in kept]
+
+    def _values(self, batch: TrajectoryBatch, rows: Sequence[int]) -> Tensor:
         if self.metric in REWARD_METRICS:
-            return batch.responses.sum(batch["rm_scores"])
-        values = []
-        for key, scores in zip(batch.keys, batch.objects[_SCORES], strict=True):
-            if self.metric not in (scores or {}):
-                raise RewardError(
-                    f"the reward function returned no {self.metric!r} for trajectory {key}, only "
-                    f"{sorted(scores or {})}; set algorithm.filter_groups.metric to one of them, or to reward"
-                )
-            values.append(float(scores[self.metric]))
-        return torch.tensor(values, dtype=torch.float64)
+            return batch.responses.sum(batch["rm_scores"])[list(rows)]
+        scores = [reward_part(batch.objects[_SCORES][row], self.metric, str(batch.keys[row])) for row in rows]
+        return torch.tensor(scores, dtype=torch.float64)
+
+
+def _speaking_rows(batch: TrajectoryBatch) -> list[int]:
+    """The last row of each session that has a mask-1 token."""
+    alive = batch.responses.sum(batch["response_mask"].bool()) > 0
+    last: dict[tuple[str, int], int] = {}
+    for row, key in enumerate(batch.keys):
+        session = (key.uid, key.session_id)
+        if alive[row] and (session not in last or key.index > batch.keys[last[session]].index):
+            last[session] = row
+    return sorted(last.values())
+
+
+def reward_part(scores: Any, name: str, trajectory: str) -> float:
+    """The score ``name`` of what a reward function returned beside the total.
+
+    Raises ``RewardError`` naming the trajectory where it is not there or is no number.
+    """
+    there = sorted(scores) if isinstance(scores, Mapping) else []
+    if name not in there:
+        raise RewardError(
+            f"the reward function returned no {name!r} for trajectory {trajectory}, only {there}; let it return a dict "
+            "with that key, or name another one in the config"
+        )
+    value = scores[name]
+    if isinstance(value, str) or not isinstance(value, SupportsFloat):
+        raise RewardError(
+            f"the reward function returned {name}={value!r} for trajectory {trajectory}; it must be a number"
+        )
+    return float(value)

@@ -70,9 +70,9 @@ class TrajectoryBatch:
 
     @cached_property
     def groups(self) -> Tensor:
-        """A number for each row that rows of one uid share, by first appearance, int64 ``[B]``."""
-        numbers: dict[str, int] = {}
-        return torch.tensor([numbers.setdefault(key.uid, len(numbers)) for key in self.keys], dtype=torch.int64)
+        """A number for each row that rows of one uid share, int64 ``[B]``, the same in any order of the rows."""
+        numbers = {uid: number for number, uid in enumerate(sorted({key.uid for key in self.keys}))}
+        return torch.tensor([numbers[key.uid] for key in self.keys], dtype=torch.int64)
 
     def segments_of(self, level: Level) -> Segments:
         """The segments of token columns of ``level``."""

@@ -48,7 +48,8 @@ class Entry(Generic[F]):
     @property
     def source(self) -> tuple[str, str]:
         """Module and qualified name: two imports of one file give equal sources."""
-        return self.function.__module__, self.function.__qualname__
+        named = self.function if hasattr(self.function, "__qualname__") else type(self.function)
+        return named.__module__, named.__qualname__
 
 
 class Registry(Generic[F]):

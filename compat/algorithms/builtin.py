@@ -17,8 +17,8 @@ from compat.errors import CustomFunctionError
 from shared_algos.advantages import AdvantageConfig, AdvantageInputs
 from shared_algos.advantages.base import run_estimator
 from shared_algos.aggregation import Denominators
-from shared_algos.policy_losses import PolicyLossConfig, PolicyLossInputs
-from shared_algos.registry import Entry
+from shared_algos.policy_losses import PolicyLossConfig, PolicyLossInputs, check_policy_loss
+from shared_algos.registry import Entry, Level
 
 AGGREGATION_OF = {"gspo": "seq-mean-token-mean", "sapo": "seq-mean-token-mean"}
 """verl's default of ``loss_agg_mode`` where it is not token-mean."""
@@ -53,7 +53,8 @@ def padded_policy_loss(entry: Entry[Any]) -> Callable[..., tuple[Tensor, dict[st
         segments, mask = as_packed(response_mask)
         mode = loss_agg_mode or AGGREGATION_OF.get(entry.name, "token-mean")
         settings = _settings(config, mode)
-        counted = Denominators.count(mask, segments, _horizon(config, response_mask.shape[1]))
+        horizon = _horizon(config, response_mask.shape[1])
+        counted = Denominators.count(mask, segments, horizon)
         inputs = PolicyLossInputs(
             log_probs=as_packed(log_prob)[1],
             old_log_probs=as_packed(old_log_prob)[1],
@@ -63,7 +64,13 @@ def padded_policy_loss(entry: Entry[Any]) -> Callable[..., tuple[Tensor, dict[st
             denominators=counted if mini_batch is None else mini_batch.denominators,
             rollout_is_weights=None if rollout_is_weights is None else as_packed(rollout_is_weights)[1],
         )
-        output = entry.function(_with_selection(entry, inputs, settings), settings)
+        check_policy_loss(entry.name, settings)
+        inputs = _with_selection(entry, inputs, settings)
+        if mini_batch is None:
+            # After the last edit of the mask, which a selection can be.
+            counted = Denominators.count(inputs.response_mask, segments, horizon)
+            inputs = replace(inputs, denominators=counted)
+        output = entry.function(inputs, settings)
         if mini_batch is None:
             return output.loss.to(log_prob.dtype), {name: float(value) for name, value in output.metrics.items()}
         mini_batch.divided = True
@@ -79,7 +86,8 @@ def padded_estimator(entry: Entry[Any]) -> Callable[..., tuple[Tensor, Tensor]]:
 
     More keywords: columns (``values``, ``reward_baselines``, ...) and settings that go before those of ``config``
     (``gamma``, ``lam``); ``norm_adv_by_std_in_grpo`` is a keyword alone, and true unless given, as in verl. Each row
-    counts as a session of its own. Results have the dtype of the rewards. Raises ``TypeError`` for a keyword that no
+    counts as a session of its own. Results have the dtype of the rewards, float32 for
+    integers. Raises ``TypeError`` for a keyword that no
     estimator of verl has.
     """
 
@@ -88,6 +96,8 @@ def padded_estimator(entry: Entry[Any]) -> Callable[..., tuple[Tensor, Tensor]]:
         token_level_rewards: Tensor, response_mask: Tensor, index: Any = None, config: Any = None, **more: Any
     ) -> tuple[Tensor, Tensor]:
         _check_keywords(entry.name, more)
+        if index is None and entry.level is Level.OUTCOME:
+            raise TypeError(f"advantage estimator {entry.name!r} needs index, the uid of each row")
         # In verl the config does not say whether to divide by the std: whoever calls the function does.
         given = {"norm_adv_by_std_in_grpo": True, **{name: more[name] for name in more.keys() & _SETTINGS}}
         settings = settings_from(config, AdvantageConfig(), **given)
@@ -107,7 +117,8 @@ def padded_estimator(entry: Entry[Any]) -> Callable[..., tuple[Tensor, Tensor]]:
             reward_components=_components(more.get("non_tensor_batch"), config, rows.device),
             **columns,
         )
-        outputs = run_estimator(entry, inputs, settings, token_level_rewards.dtype)
+        dtype = token_level_rewards.dtype if token_level_rewards.is_floating_point() else torch.float32
+        outputs = run_estimator(entry, inputs, settings, dtype)
         return outputs.advantages.view_as(token_level_rewards), outputs.returns.view_as(token_level_rewards)
 
     estimator.__name__ = estimator.__qualname__ = f"advantage_{entry.name}"

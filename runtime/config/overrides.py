@@ -51,7 +51,8 @@ def parse_overrides(texts: Iterable[str], config_dirs: Iterable[Path]) -> list[P
     return [_parse(parser, text, dirs) for text in texts]
 
 
-_TWO_BOUNDS = re.compile(r"(\+{0,2}[\w.]*_threshold)=([\d.]+_[\d.]+)")
+_NUMBER = r"[\d.]+(?:[eE][+-]?\d+)?"
+_TWO_BOUNDS = re.compile(rf"(\+{{0,2}}[\w.]*_threshold)=({_NUMBER}_{_NUMBER})")
 
 
 def _parse(parser: OverridesParser, text: str, config_dirs: list[Path]) -> ParsedOverride:

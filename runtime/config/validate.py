@@ -11,6 +11,7 @@ from runtime.algorithms import (
     policy_loss_config,
     policy_loss_name,
     rollout_correction_config,
+    value_loss_config,
 )
 from runtime.config.batch_sizes import check_batch_sizes, check_positive
 from runtime.config.nearest import nearest_key
@@ -115,6 +116,7 @@ RANGES: dict[str, tuple[float, float]] = {
     f"{ACTOR}.clip_ratio_low": (0, 1),
     f"{ACTOR}.clip_ratio_high": (0, float("inf")),
     f"{ACTOR}.kl_loss_coef": (0, float("inf")),
+    f"{ACTOR}.entropy_coeff": (float("-inf"), float("inf")),
     "critic.cliprange_value": (0, float("inf")),
     f"{ROLLOUT}.temperature": (0, float("inf")),
     f"{ROLLOUT}.val_kwargs.temperature": (0, float("inf")),
@@ -136,6 +138,13 @@ WAYS_OUT = {
     "rollout_is_weights": f"set {CORRECTION}.rollout_is to token or sequence",
 }
 """How to have what an estimator needs."""
+
+_INERT_BECAUSE = {
+    "loss_type": "it is read in bypass_mode only",
+    "rollout_rs_threshold": "rollout_rs is null",
+    "rollout_is_batch_normalize": "rollout_is is null",
+    "rollout_is": "the ratio of bypass_mode's ppo_clip corrects by itself; for weights set loss_type=reinforce",
+}
 
 ADAPTIVE_KL_ABOVE_ZERO: dict[str, str] = {
     "algorithm.kl_ctrl.target_kl": "the measured KL is divided by it",
@@ -247,6 +256,11 @@ def _check_advantages(config: DictConfig) -> None:
     name = config.algorithm.adv_estimator
     _check_choice(config, "algorithm.adv_estimator", ADVANTAGES.names())
     advantage_config(config)
+    value_loss_config(config)
+    if name == "grpo_passk" and config.actor_rollout_ref.rollout.n == 1:
+        raise ConfigError(
+            f"algorithm.adv_estimator=grpo_passk compares the best answers of a prompt; raise {ROLLOUT}.n=1"
+        )
     provided = {"old_log_probs", "reward_baselines"}
     if uses_critic(config):
         provided.add("values")
@@ -291,6 +305,14 @@ def _check_policy_loss(config: DictConfig, notes: list[ConfigNote]) -> None:
     wanted = [field for field in ("rollout_is", "rollout_rs", "bypass_mode") if getattr(correction, field)]
     if wanted and not config.actor_rollout_ref.rollout.calculate_log_probs:
         raise ConfigError(f"{CORRECTION}.{wanted[0]} needs {ROLLOUT}.calculate_log_probs=true")
+    inert = {
+        "loss_type": not bypass and correction.loss_type != "ppo_clip",
+        "rollout_rs_threshold": correction.rollout_rs is None and correction.rollout_rs_threshold is not None,
+        "rollout_is_batch_normalize": correction.rollout_is is None and correction.rollout_is_batch_normalize,
+        "rollout_is": bypass and correction.loss_type == "ppo_clip" and correction.rollout_is is not None,
+    }
+    for field in (field for field, holds in inert.items() if holds):
+        notes.append(ConfigNote(f"{CORRECTION}.{field}", "warning", f"changes no result: {_INERT_BECAUSE[field]}"))
     if bypass and config.actor_rollout_ref.actor.calculate_sum_pi_squared:
         raise ConfigError(
             f"{ACTOR}.calculate_sum_pi_squared=true needs the forward pass of old_log_prob, which "

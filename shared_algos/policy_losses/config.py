@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 from typing import Any
 
 from shared_algos.aggregation import check_aggregation
 from shared_algos.errors import AlgorithmError
 from shared_algos.rollout_correction import RolloutCorrectionConfig
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value)
 
 
 @dataclass(frozen=True)
@@ -51,7 +56,7 @@ class PolicyLossConfig:
         check_aggregation(self.loss_agg_mode)
         for field in fields(self):
             if isinstance(field.default, float):
-                self._check(field.name, isinstance(getattr(self, field.name), (int, float)), "a number")
+                self._check(field.name, _is_number(getattr(self, field.name)), "a finite number")
         self._check("clip_ratio_c", self.clip_ratio_c > 1, "greater than 1")
         for name in ("tau_pos", "tau_neg", "clip_cov_ratio"):
             self._check(name, getattr(self, name) > 0, "positive")

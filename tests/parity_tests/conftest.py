@@ -32,7 +32,7 @@ def config_of(use_v1: bool, estimator: str = "grpo") -> dict[str, Any]:
             "balance_batch": False,
             "critic_warmup": 0,
         },
-        "algorithm": {"adv_estimator": estimator, "use_kl_in_reward": False},
+        "algorithm": {"adv_estimator": estimator, "use_kl_in_reward": False, "use_pf_ppo": False},
         "actor_rollout_ref": {"actor": {"use_kl_loss": False, "optim": {"lr": 1e-6}}},
         "critic": {"enable": None},
     }

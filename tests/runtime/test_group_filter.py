@@ -24,7 +24,10 @@ def batch_of(outcomes: dict[str, list[float]]) -> TrajectoryBatch:
         keys=tuple(TrajectoryKey(uid, session, 0) for session, uid, _ in rows),
         prompts=segments,
         responses=segments,
-        columns={"rm_scores": torch.tensor([score for _, _, score in rows])},
+        columns={
+            "rm_scores": torch.tensor([score for _, _, score in rows]),
+            "response_mask": torch.ones(len(rows), dtype=torch.int64),
+        },
         objects={"reward_extra_info": np.array([{"acc": float(np.sign(score))} for _, _, score in rows])},
     )
 
@@ -47,9 +50,38 @@ def test_a_metric_that_the_reward_function_does_not_return_is_named():
         kept("accuracy", {"u": [1.0, 2.0]})
 
 
+def outputs_of(rows: list[tuple[str, float, int]]) -> TrajectoryBatch:
+    """One row of one token each: key, reward, mask."""
+    segments = Segments.from_lengths([1] * len(rows))
+    return TrajectoryBatch(
+        keys=tuple(TrajectoryKey.parse(key) for key, _, _ in rows),
+        prompts=segments,
+        responses=segments,
+        columns={
+            "rm_scores": torch.tensor([reward for _, reward, _ in rows]),
+            "response_mask": torch.tensor([mask for _, _, mask in rows]),
+        },
+    )
+
+
+@pytest.mark.parametrize(
+    ("rows", "kept"),
+    [
+        ([("u_0_0", 1.0, 1), ("u_0_1", 1.0, 1)], [0, 1]),
+        ([("u_0_0", 0.0, 1), ("u_0_1", 1.0, 1), ("u_1_0", 1.0, 1)], []),
+        ([("u_1_0", 0.0, 1), ("u_0_1", 1.0, 1), ("u_0_0", 0.0, 1)], [0, 1, 2]),
+        ([("u_0_0", 0.0, 0), ("u_1_0", 1.0, 1), ("u_2_0", 1.0, 1)], []),
+        ([("u_0_0", 0.0, 0), ("u_1_0", 1.0, 0)], []),
+    ],
+    ids=["one session", "earlier outputs do not count", "the last output does", "a rejected row", "all rejected"],
+)
+def test_sessions_count_as_in_the_estimators(rows, kept):
+    assert GroupFilter("reward", 0).kept_rows(outputs_of(rows)) == kept
+
+
 def test_the_config_turns_it_on():
     assert GroupFilter.from_config(load_config("tiny").config) is None
     settings = [ON, "algorithm.filter_groups.metric=acc", "algorithm.filter_groups.max_num_gen_batches=3"]
     assert GroupFilter.from_config(load_config("tiny", settings).config) == GroupFilter("acc", 3)
-    assert GroupFilter("acc", 3).reads == ("reward_extra_info",)
-    assert GroupFilter("seq_reward", 3).reads == ("rm_scores",)
+    assert GroupFilter("acc", 3).reads == ("response_mask", "reward_extra_info")
+    assert GroupFilter("seq_reward", 3).reads == ("response_mask", "rm_scores")

@@ -106,7 +106,7 @@ def test_losses_do_not_depend_on_order_and_splits(random_batch, name, seed, mode
 
 
 @losses
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(seed=seeds, mode=modes)
 def test_losses_do_not_depend_on_padding(random_batch, name, seed, mode):
     batch = random_batch(seed)

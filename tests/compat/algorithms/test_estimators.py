@@ -346,7 +346,11 @@ def test_keywords_of_a_built_in_estimator(random_batch):
     centered, _ = grpo(two, ones, index=["a", "a"], norm_adv_by_std_in_grpo=False)
     assert by_std.flatten().tolist() == pytest.approx([-0.7071, 0.7071], abs=1e-4)
     assert centered.flatten().tolist() == [-0.5, 0.5]
-    grpo(rewards, mask, epsilon=1e-6, num_repeat=8, batch={}, non_tensor_batch={})
+    grpo(rewards, mask, ["a"], epsilon=1e-6, num_repeat=8, batch={}, non_tensor_batch={})
+    of_integers, _ = grpo(two.long(), ones, index=["a", "a"])
+    assert of_integers.equal(by_std)
+    with pytest.raises(TypeError, match="'grpo' needs index"):
+        grpo(rewards, mask)
     with pytest.raises(CustomFunctionError, match="epsilon"):
         grpo(rewards, mask, epsilon=1e-3)
     with pytest.raises(TypeError, match="'gama'"):
