@@ -210,3 +210,27 @@ def test_the_longest_row_has_no_baseline_beyond_the_second_longest(name, lengths
         sum_pi_squared=torch.full((tokens,), 0.5),
     )
     assert compute_advantages(name, inputs, AdvantageConfig()).advantages.tolist() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("optimal_token_baseline", [2.4, 0.0, 0.0, -0.6, 0.0]),
+        ("tir_optimal_token_baseline", [2.4, 0.0, 4 - 13 / 7, -0.6, 1 - 13 / 7]),
+    ],
+)
+def test_what_a_token_is_compared_with_after_a_masked_one(name, expected):
+    """W is 1 and 2 in the first row, 4 and 5 in the second, whose first token has importance weight 2."""
+    rows = torch.arange(2)
+    inputs = AdvantageInputs(
+        torch.tensor([0.0, 0, 4, 0, 1]),
+        torch.tensor([1, 0, 1, 1, 1]),
+        Segments.from_lengths([3, 2]),
+        torch.zeros_like(rows),
+        rows,
+        rows,
+        old_log_probs=torch.full((5,), 0.5).log(),
+        sum_pi_squared=torch.ones(5),
+        rollout_is_weights=torch.tensor([1.0, 1, 1, 2, 1]),
+    )
+    assert compute_advantages(name, inputs, AdvantageConfig()).advantages.tolist() == pytest.approx(expected, abs=1e-6)
