@@ -46,7 +46,7 @@ def import_modules(config: DictConfig) -> None:
     Raises ``ConfigError`` naming key and module where it is not found or raises.
     """
     for key in KEYS:
-        for name in OmegaConf.select(config, key):
+        for name in OmegaConf.select(config, key) or ():
             _import(name, key)
 
 
