@@ -13,6 +13,7 @@ from runtime.config import load_config
 from runtime.errors import ConfigError, RewardError
 from runtime.identity import TrajectoryKey
 from runtime.trajectories import TrajectoryBatch
+from shared_algos.errors import NonFiniteError
 from shared_algos.segments import Segments
 
 CORRECTION = "algorithm.rollout_correction"
@@ -76,6 +77,33 @@ def test_kl_in_the_reward_comes_first(batch):
     columns, scalars = kl(batch, 0.1)
     assert columns["token_level_rewards"].tolist() == pytest.approx([-0.05, 0, 1, 0, 3])
     assert scalars["actor/reward_kl_penalty_coeff"] == 0.1
+
+
+def test_the_kl_of_a_rejected_token_goes_with_it(batch):
+    """The last token of row 1 is far from the reference and is rejected: what is left of it is its score."""
+    far = batch.with_columns({"ref_log_prob": torch.tensor([-1.0, -1, -1, -1, -9])})
+    rejection = [f"{CORRECTION}.rollout_rs=token_k1", f"{CORRECTION}.rollout_rs_threshold=1.5"]
+    columns, _ = stage("algorithm.use_kl_in_reward=true", *rejection)(far, 0.1)
+    assert columns["response_mask"].tolist() == [1, 1, 1, 1, 0]
+    assert columns["token_level_rewards"].tolist() == [0, 0, 1, 0, 3]
+
+
+def test_log_probs_that_are_not_finite_stop_a_run_only_where_they_are_used(batch):
+    bad = batch.with_columns({"rollout_log_probs": torch.tensor([-1.0, torch.nan, -1, -1, -1])})
+    columns, scalars = stage()(bad, 0.0)
+    assert scalars == {}
+    assert columns["advantages"].isfinite().all()
+    with pytest.raises(NonFiniteError):
+        stage(f"{CORRECTION}.rollout_is=token")(bad, 0.0)
+
+
+def test_a_score_that_is_no_number_names_its_row(batch):
+    words = np.array([{"right": "yes", "short": 0.0}, {"right": 0.0, "short": 2.0}])
+    gdpo = stage("algorithm.adv_estimator=gdpo", "algorithm.gdpo_reward_keys=[right,short]")
+    with pytest.raises(RewardError, match="right='yes' for trajectory u_0_0; it must be a number"):
+        gdpo(replace(batch, objects={"reward_extra_info": words}), 0.0)
+    with pytest.raises(RewardError, match="no trajectory has any; let it return a dict"):
+        gdpo.reads(set())
 
 
 def test_gdpo_reads_the_scores_that_the_config_names(batch):

@@ -42,8 +42,10 @@ def test_select_moves_every_column_key_and_object_together():
     assert chosen.objects["data_source"].tolist() == ["z", "x"]
 
 
-def test_groups_number_uids_by_first_appearance():
-    assert make_batch().groups.tolist() == [0, 1, 0]
+def test_groups_number_uids_alike_in_any_row_order():
+    batch = make_batch()
+    assert batch.groups.tolist() == [0, 1, 0]
+    assert batch.select([1, 2, 0]).groups.tolist() == [1, 0, 0]
 
 
 def test_a_column_of_the_wrong_length_is_refused_by_name():

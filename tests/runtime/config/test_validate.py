@@ -254,6 +254,17 @@ def test_case_6_what_verls_v1_could_not_run_is_provided(use_v1, estimator):
             ["algorithm.gdpo_reward_keys=[a,b]", "algorithm.gdpo_reward_weights=[1]"],
             ["gdpo_reward_weights has 1", "gdpo_reward_keys has 2"],
         ),
+        (
+            ["algorithm.gdpo_reward_keys=[a,b]", "algorithm.gdpo_reward_weights=[x,y]"],
+            ["gdpo_reward_weights holds 'x'", "numbers"],
+        ),
+        (
+            ["algorithm.adv_estimator=grpo_passk", f"{ROLLOUT}.n=1", f"{ACTOR}.ppo_mini_batch_size=8"],
+            ["grpo_passk", f"{ROLLOUT}.n=1"],
+        ),
+        ([f"{ACTOR}.tau_pos=inf"], ["tau_pos", "finite"]),
+        ([f"{ACTOR}.entropy_coeff=nan"], ["entropy_coeff=nan"]),
+        (["critic.cliprange_value=0"], ["cliprange_value must be positive"]),
         (["algorithm.filter_groups.enable=true"], ["algorithm.filter_groups.metric"]),
         (
             [
@@ -271,7 +282,21 @@ def test_settings_of_algorithms_are_refused_when_the_config_is_read(overrides, w
     assert all(word in str(caught.value) for word in words), str(caught.value)
 
 
-@pytest.mark.parametrize("typed", ["0.5_2", "0.5_2.0", "'0.5_2'", "0.999_1.001"])
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [
+        (["loss_type=reinforce"], "loss_type"),
+        (["rollout_rs_threshold=2"], "rollout_rs_threshold"),
+        (["rollout_is_batch_normalize=true"], "rollout_is_batch_normalize"),
+        (["bypass_mode=true", "rollout_is=token"], "rollout_is"),
+    ],
+)
+def test_corrections_that_change_no_result_are_told(settings, field):
+    notes = load_config("tiny", [f"{CORRECTION}.{setting}" for setting in settings]).notes
+    assert [note.key for note in notes if "changes no result" in note.message] == [f"{CORRECTION}.{field}"]
+
+
+@pytest.mark.parametrize("typed", ["0.5_2", "0.5_2.0", "'0.5_2'", "0.999_1.001", "1e-1_5"])
 def test_two_bounds_stay_two_bounds(typed):
     """hydra alone reads 0.5_2 as the number 0.52."""
     config = load_config("tiny", [f"{CORRECTION}.rollout_is_threshold={typed}"]).config
