@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -36,9 +35,9 @@ class AliasFinder:
         from compat.alias.table import MAIN, table
 
         if fullname.endswith(MAIN_SUFFIX) and table().row(fullname.removesuffix(MAIN_SUFFIX), MAIN):
-            return ModuleSpec(fullname, AliasLoader(), origin=_program_name(fullname))
+            return ModuleSpec(fullname, LOADER, origin=_program_name(fullname))
         if table().has_module(fullname):
-            return ModuleSpec(fullname, AliasLoader(), origin=ORIGIN, is_package=True)
+            return ModuleSpec(fullname, LOADER, origin=ORIGIN, is_package=True)
         if _is_a_question():
             return None
         from compat.alias.errors import AliasError
@@ -58,7 +57,7 @@ def _program_name(fullname: str) -> str:
     return fullname.removesuffix(MAIN_SUFFIX).replace(".", "/") + ".py"
 
 
-class AliasLoader(Loader):
+class AliasLoader:
     """Makes the modules; what they hold is looked up when it is used."""
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
@@ -94,6 +93,10 @@ class AliasLoader(Loader):
 
         target = files_target(fullname)
         return None if target is None else FolderReader(HOUSE.joinpath(*target.split(".")))
+
+
+LOADER: Any = AliasLoader()
+"""It does not derive from ``importlib.abc.Loader``, which would load 15 ms of modules into every process."""
 
 
 def install() -> None:
