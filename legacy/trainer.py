@@ -17,11 +17,11 @@ from runtime.agent_loop.runner import session_params, sessions_each
 from runtime.arrays import object_array
 from runtime.balance import balanced_order
 from runtime.config import bypasses_old_log_prob, uses_critic
-from runtime.errors import RewardError
 from runtime.group_filter import GroupFilter
 from runtime.identity import TrajectoryKey
 from runtime.metrics import batch_metrics, by_source
 from runtime.pf_ppo import Resampling
+from runtime.reward import RewardStage
 from runtime.trainer.base import Series, Trainer
 from runtime.trainer.hooks import StageRecord
 from runtime.trainer.stages import written_fields
@@ -32,24 +32,22 @@ class LegacyTrainer(Trainer):
     """verl's legacy ``RayPPOTrainer``."""
 
     def _start_workers(self) -> Workers:
+        self.reward_stage = RewardStage.from_config(self.config)
         self.advantage_stage = AdvantageStage.from_config(self.config)
         workers = Workers(self.config, with_critic=uses_critic(self.config), agent_loop_class=AgentLoopWorker)
         self.async_rollout_manager = AgentLoopManager(workers)
         return workers
 
     def play(self, prompts: list[Submission]) -> DataProto:
-        return self._play(prompts, validate=False)
+        return self.scored_for_filter(self._play(prompts, validate=False))
 
     def kept_rows(self, batch: DataProto, group_filter: GroupFilter) -> list[int]:
         return group_filter.kept_rows(read_batch(batch, group_filter.reads))
 
     def reward(self, batch: DataProto) -> tuple[DataProto, Series]:
-        scores = batch["rm_scores"]
-        bad = (~torch.isfinite(scores)).nonzero()
-        if len(bad):
-            row, token = bad[0].tolist()
-            raise RewardError(f"rm_scores of trajectory {keys_of(batch)[row]} hold {float(scores[row, token])}")
-        return batch.union(DataProto.from_dict(tensors={"token_level_scores": scores})), {}
+        trajectories = read_batch(batch, self.reward_stage.reads(column_names(batch)))
+        rewarded = self.reward_stage(trajectories)
+        return batch.union(answer(batch, trajectories, rewarded.columns, rewarded.objects)), {}
 
     def balance(self, batch: DataProto) -> tuple[DataProto, Series]:
         lengths = batch["attention_mask"].sum(1).tolist()
@@ -111,7 +109,7 @@ class LegacyTrainer(Trainer):
         return batch_metrics(read_batch(batch, self.metric_fields), self.config.data.max_response_length)
 
     def validation_scores(self, prompts: list[Submission]) -> dict[str, list[float]]:
-        batch = self._play(prompts, validate=True)
+        batch, _ = self.reward(self._play(prompts, validate=True))
         trajectories = read_batch(batch, ["rm_scores", "data_source"])
         totals = trajectories.responses.sum(trajectories["rm_scores"])
         return by_source(trajectories.objects["data_source"], totals)
