@@ -48,7 +48,7 @@ def _mutable(*names: str) -> frozenset[str]:
 ACTOR, ROLLOUT, MODEL = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.model"
 _MICRO = _mutable("ppo_mini_batch_size", "ppo_micro_batch_size", "ppo_micro_batch_size_per_gpu", "engine")
 _INFERENCE = {"ppo_infer_micro_batch_size_per_gpu": None}
-_ENGINE_LIMITS = {
+_ENGINE_LIMITS: dict[str, Any] = {
     **dict.fromkeys(("max_token_len_per_gpu", "micro_batch_size_per_gpu"), None),
     **dict.fromkeys(("infer_max_token_len_per_gpu", "infer_micro_batch_size_per_gpu"), None),
     "use_dynamic_bsz": True,

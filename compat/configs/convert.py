@@ -75,7 +75,8 @@ def _place(config: Any) -> str:
 def _built(kind: type[Any], values: Any) -> Any:
     """A ``kind`` with the groups inside it as dataclasses too."""
     names = {field.name: field for field in fields(kind)}
-    known, more = {}, {}
+    known: dict[str, Any] = {}
+    more: dict[str, Any] = {}
     for key, value in values.items():
         made = _class_of(kind, key)
         built = _built(made, value) if made is not None and isinstance(value, Mapping) else value

@@ -55,7 +55,7 @@ class CorrectionGroup(Group):
     @classmethod
     def bypass_pg_token_icepop(cls, threshold: float = 5.0, threshold_lower: float = 0.5) -> Self:
         """As ``decoupled_token_icepop``, in bypass mode with its REINFORCE loss."""
-        return cls(**_icepop(threshold, threshold_lower), **_REINFORCE)
+        return cls(**{**_icepop(threshold, threshold_lower), **_REINFORCE})
 
 
 def _icepop(upper: float, lower: float) -> dict[str, Any]:
