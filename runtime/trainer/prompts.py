@@ -13,14 +13,19 @@ from runtime.agent_loop import Submission
 from runtime.data import build_dataloader, build_dataset
 from runtime.data.chat import load_tokenizer
 from runtime.data.files import ROW_NUMBER
+from runtime.data.sampler import AbstractCurriculumSampler
 from runtime.errors import DataError
+from runtime.fields import LEVELS
 from runtime.identity import PromptIdentity
+
+_MADE_BY_ROLLOUT = {*LEVELS, "attention_mask", "dummy_tensor"}
 
 
 class PromptSource:
     """The training and validation files of a config as batches of ``Submission``.
 
-    batch_size: prompts of a training step. rows: prompts of an epoch.
+    batch_size: prompts of a training step. rows: prompts of an epoch. curriculum: the sampler, where it wants to be
+    told how each step went.
     """
 
     def __init__(self, config: DictConfig) -> None:
@@ -31,6 +36,8 @@ class PromptSource:
             config.data.train_files, self.tokenizer, config.data, max_samples=config.data.train_max_samples
         )
         self.loader = build_dataloader(dataset, config.data, self.seed)
+        sampler = self.loader.sampler
+        self.curriculum = sampler if isinstance(sampler, AbstractCurriculumSampler) else None
         self._locate = dataset.locate
         self._epoch = 0
         self._supply = self._loaded()
@@ -103,6 +110,9 @@ class PromptSource:
 
 
 def _samples(batch: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The rows of a collated batch. ``dummy_tensor`` is left out: it carries nothing, see ``RLHFDataset``."""
-    columns = {name: list(values) for name, values in batch.items() if name != "dummy_tensor"}
+    """The rows of a collated batch, without the columns that rollout makes: datasets of old recipes bring their own.
+
+    ``dummy_tensor`` is left out too: it carries nothing, see ``RLHFDataset``.
+    """
+    columns = {name: list(values) for name, values in batch.items() if name not in _MADE_BY_ROLLOUT}
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
