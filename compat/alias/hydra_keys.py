@@ -1,4 +1,4 @@
-"""Overrides of a recipe's hydra app that name a key of verl which our configs do not hold."""
+"""Hydra apps of recipes: overrides that name keys our configs do not hold, and old keys that the recipe reads."""
 
 from __future__ import annotations
 
@@ -7,7 +7,16 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from runtime.config.composed import old_config
+from runtime.config.flat import prefixes, raw_leaves, with_groups
+from runtime.config.tables import known_key, present_name, verl_defaults
+
 _KEY = re.compile(r"(?P<key>\w+(?:\.\w+)+)=")
+
+MARK = "actor_rollout_ref"
+"""A config with this group is one of verl's trainers."""
 
 
 def force_verl_keys(overrides: Sequence[str]) -> list[str]:
@@ -26,23 +35,39 @@ def _is_verl_key(override: str) -> bool:
     found = _KEY.match(override)
     if found is None:
         return False
-    from runtime.config.flat import with_groups
-    from runtime.config.tables import known_key, present_name, verl_defaults
-
     key = found["key"]
     return key in with_groups(verl_defaults()) or present_name(key) is not None or known_key(key) is not None
 
 
+def add_old_keys(config: DictConfig) -> None:
+    """Give a config of a trainer, in place, the keys that verl has or had and it lacks, with verl's last defaults.
+
+    A recipe's ``main`` reads such keys (``config.ray_init.num_cpus``) before it makes a trainer.
+    """
+    if MARK not in config:
+        return
+    written = raw_leaves(config)
+    with open_dict(config):
+        for key, value in raw_leaves(old_config()).items():
+            is_closed = any(written.get(prefix, {}) != {} for prefix in prefixes(key))
+            if key not in with_groups(written) and not is_closed:
+                OmegaConf.update(config, key, value, force_add=True)
+
+
 def accept_verl_keys(config_loader: Any) -> None:
-    """Let hydra's ``config_loader`` class read overrides through :func:`force_verl_keys`, once."""
+    """Let hydra's ``config_loader`` class treat overrides and configs of apps as above, once; not of ``compose``."""
     original = config_loader.load_configuration
     if hasattr(original, "__wrapped__"):
         return
 
     @functools.wraps(original)
     def load_configuration(
-        self: Any, config_name: str | None, overrides: list[str], *arguments: Any, **more: Any
+        self: Any, config_name: str | None, overrides: list[str], run_mode: Any, from_shell: bool = True, **more: Any
     ) -> Any:
-        return original(self, config_name, force_verl_keys(overrides), *arguments, **more)
+        if not from_shell:
+            return original(self, config_name, overrides, run_mode, from_shell=False, **more)
+        config = original(self, config_name, force_verl_keys(overrides), run_mode, **more)
+        add_old_keys(config)
+        return config
 
     config_loader.load_configuration = load_configuration

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
 from hydra import compose, initialize_config_dir
 from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
@@ -48,13 +50,24 @@ def compose_config(name: str, folder: Path, overrides: Sequence[str] = ()) -> Di
         raise ConfigError(f"there is no config {name!r} in {folder}; there is {_listing(folder)}")
     Plugins.instance().register(VerliftSearchPath)
     try:
-        with warnings.catch_warnings(), initialize_config_dir(str(folder), version_base=None):
+        with warnings.catch_warnings(), _beside_an_app(), initialize_config_dir(str(folder), version_base=None):
             # An entry of hydra.searchpath that is not installed (verl's own folder, say) is no fault: ours follows.
             warnings.filterwarnings("ignore", message=r"provider=hydra\.searchpath")
             logging.getLogger("hydra").setLevel(logging.ERROR)
             return compose(name, list(overrides))
     except (HydraException, OmegaConfBaseException, YAMLError) as error:
         raise ConfigError(f"config {name!r} cannot be composed: {_reason(error)}") from error
+
+
+@contextmanager
+def _beside_an_app() -> Iterator[None]:
+    """Hydra composes for one caller at a time: the app of a recipe that we run in, if any, is set aside meanwhile."""
+    app = GlobalHydra.instance().hydra
+    GlobalHydra.instance().clear()
+    try:
+        yield
+    finally:
+        GlobalHydra.instance().hydra = app
 
 
 @cache
