@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import re
 from collections.abc import Sequence
@@ -10,8 +11,8 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from runtime.config.composed import old_config
-from runtime.config.flat import prefixes, raw_leaves, with_groups
-from runtime.config.tables import known_key, present_name, verl_defaults
+from runtime.config.flat import raw_leaves, with_groups
+from runtime.config.tables import aliases, known_key, present_name, verl_defaults
 
 _KEY = re.compile(r"(?P<key>\w+(?:\.\w+)+)=")
 
@@ -46,12 +47,25 @@ def add_old_keys(config: DictConfig) -> None:
     """
     if MARK not in config:
         return
-    written = raw_leaves(config)
     with open_dict(config):
         for key, value in raw_leaves(old_config()).items():
-            is_closed = any(written.get(prefix, {}) != {} for prefix in prefixes(key))
-            if key not in with_groups(written) and not is_closed:
-                OmegaConf.update(config, key, value, force_add=True)
+            _add(config, key, value)
+        for old, new in aliases().items():  # such as ray_init, which is ray_kwargs.ray_init now
+            _add(config, old, copy.deepcopy(OmegaConf.select(config, new)))
+
+
+def _add(config: DictConfig, key: str, value: Any) -> None:
+    """Add ``key`` unless it is there, or a group around it was closed by a null or another value."""
+    *groups, name = key.split(".")
+    node: Any = config
+    for group in groups:
+        if group in node and not isinstance(node._get_node(group), DictConfig):
+            return
+        node = node.setdefault(group, {})
+        if node is None:
+            return
+    if name not in node:
+        node[name] = value
 
 
 def accept_verl_keys(config_loader: Any) -> None:

@@ -160,7 +160,7 @@ from omegaconf import OmegaConf
 @hydra.main(config_path="config", config_name="mine", version_base=None)
 def main(config):
     OmegaConf.to_container(config, resolve=True)
-    print(config.data.train_batch_size, config.mine.size, config.ray_init.num_cpus, config.trainer.profile_steps,
+    print(config.data.train_batch_size, config.mine.size, config.ray_init.num_cpus, config.reward_model.enable,
           config.custom_reward_function.path)
 main()
 """
