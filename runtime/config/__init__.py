@@ -1,5 +1,6 @@
 """The config: hydra's composition, verl's keys, and an account of every key."""
 
+from runtime.config.composed import settle_config
 from runtime.config.load import LoadedConfig, load_config
 from runtime.config.notes import ConfigNote, format_notes
 from runtime.config.roles import (
@@ -21,6 +22,7 @@ __all__ = [
     "load_config",
     "num_ranks",
     "plays_baseline",
+    "settle_config",
     "uses_critic",
     "uses_reference",
     "writes_sum_pi_squared",

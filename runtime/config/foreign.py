@@ -56,12 +56,16 @@ class ForeignKeys:
     """The keys of a composed config that ours does not hold, settled one by one.
 
     composed: changed in place (old names move). parsed: the overrides, which make a key explicit. notes: appended to.
+    own_keys: whether a key that nobody knows is passed on with a note, as one that ``+`` adds is.
     """
 
-    def __init__(self, composed: DictConfig, parsed: list[ParsedOverride], notes: list[ConfigNote]) -> None:
+    def __init__(
+        self, composed: DictConfig, parsed: list[ParsedOverride], notes: list[ConfigNote], own_keys: bool = False
+    ) -> None:
         self.composed = composed
         self.parsed = parsed
         self.notes = notes
+        self.own_keys = own_keys
         self.defaults = raw_leaves(main_config())
         self.groups = with_groups(self.defaults)
 
@@ -77,7 +81,7 @@ class ForeignKeys:
             self._move(key, new, value)
         elif (row := known_key(key)) is not None:
             self._settle_known(key, value, row)
-        elif any(override.adds and override.covers(key) for override in self.parsed):
+        elif self.own_keys or any(override.adds and override.covers(key) for override in self.parsed):
             self.notes.append(ConfigNote(key, "free", self._added_message(key)))
         elif not (_written_null(value) and key in _known_groups()):
             refuse_unknown(key)

@@ -46,17 +46,27 @@ def load_config(
     parsed = parse_overrides(overrides, {folder, CONFIG_DIR})
     available = available_keys(name, folder)
     texts = [text for override in parsed for text in _for_hydra(override, available, notes)]
-    composed = compose_config(name, folder, texts)
+    config = settle(compose_config(name, folder, texts), parsed, notes)
+    OmegaConf.set_readonly(config, True)
+    return LoadedConfig(config, tuple(dict.fromkeys(notes)))
+
+
+def settle(
+    composed: DictConfig, parsed: list[ParsedOverride], notes: list[ConfigNote], own_keys: bool = False
+) -> DictConfig:
+    """Account for every key of ``composed``, which is changed in place, complete it with our defaults and check it.
+
+    own_keys: whether a key that nobody knows is a recipe's own, and noted, instead of refused.
+    """
     OmegaConf.set_struct(composed, False)
-    ForeignKeys(composed, parsed, notes).settle()
+    ForeignKeys(composed, parsed, notes, own_keys).settle()
     config = _completed(composed, parsed, notes)
     settle_types(config)
     _settle_forms(config)
     OmegaConf.set_struct(config, True)
     import_modules(config)
     validate(config, notes)
-    OmegaConf.set_readonly(config, True)
-    return LoadedConfig(config, tuple(dict.fromkeys(notes)))
+    return config
 
 
 def _locate(config_name: str, config_path: str | Path | None) -> tuple[Path, str]:

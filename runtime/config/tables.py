@@ -45,6 +45,12 @@ def verl_defaults() -> dict[str, tuple[Any, ...]]:
 
 
 @cache
+def old_defaults() -> dict[str, Any]:
+    """Every key that verl has or had, with its default in the last version that has it."""
+    return {key: defaults[0] for key, defaults in verl_defaults().items() if defaults}
+
+
+@cache
 def known_keys() -> tuple[KnownKey, ...]:
     """The rows of ``known_keys.tsv`` in file order."""
     return tuple(KnownKey(row["key"], row["status"], row["reason"]) for row in _rows("known_keys.tsv"))  # type: ignore[arg-type]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -17,21 +18,31 @@ from runtime.errors import DataError
 from runtime.identity import PromptIdentity
 
 
+@dataclass(frozen=True)
+class PromptLoaders:
+    """Loaders of collated batches, and the tokenizer of their prompts.
+
+    validation: gives the loader of the validation prompts, ``None`` when there are none.
+    """
+
+    tokenizer: Any
+    training: Any
+    validation: Callable[[], Any]
+
+
 class PromptSource:
-    """The training and validation files of a config as batches of ``Submission``.
+    """Training and validation prompts as batches of ``Submission``: those of a config's files, or of given loaders.
 
     batch_size: prompts of a training step. rows: prompts of an epoch.
     """
 
-    def __init__(self, config: DictConfig) -> None:
+    def __init__(self, config: DictConfig, loaders: PromptLoaders | None = None) -> None:
         self.config = config
         self.seed = config.runtime.seed
-        self.tokenizer = load_tokenizer(config.actor_rollout_ref.model)
-        dataset = build_dataset(
-            config.data.train_files, self.tokenizer, config.data, max_samples=config.data.train_max_samples
-        )
-        self.loader = build_dataloader(dataset, config.data, self.seed)
-        self._locate = dataset.locate
+        if loaders is None:
+            loaders = _loaders_of(config)
+        self.tokenizer, self.loader, self._load_validation = loaders.tokenizer, loaders.training, loaders.validation
+        self._locate = locator(self.loader.dataset)
         self._epoch = 0
         self._supply = self._loaded()
         self._step, self._submitted = 0, Counter[int]()
@@ -68,17 +79,14 @@ class PromptSource:
 
     def validation_batches(self, step: int) -> Iterator[list[Submission]]:
         """Every validation prompt once, in file order."""
-        if not self.config.data.val_files:
+        if self._validation is None:
             return
-        dataset, loader = self._validation
-        for batch in loader:
-            yield self._submissions(_samples(batch), "val", step, dataset.locate, Counter())
+        for batch in self._validation:
+            yield self._submissions(_samples(batch), "val", step, locator(self._validation.dataset), Counter())
 
     @cached_property
-    def _validation(self) -> tuple[Any, Iterable[Any]]:
-        data = self.config.data
-        dataset = build_dataset(data.val_files, self.tokenizer, data, max_samples=data.val_max_samples)
-        return dataset, build_dataloader(dataset, data, self.seed, validation=True)
+    def _validation(self) -> Any:
+        return self._load_validation()
 
     def progress(self) -> dict[str, float]:
         """The epoch of the last batch, counted from 0."""
@@ -102,7 +110,31 @@ class PromptSource:
         return submissions
 
 
+def _loaders_of(config: DictConfig) -> PromptLoaders:
+    """The loaders of the files that a config names; validation files are read when they are needed."""
+    tokenizer = load_tokenizer(config.actor_rollout_ref.model)
+    data, seed = config.data, config.runtime.seed
+
+    def validation() -> Any:
+        if not data.val_files:
+            return None
+        dataset = build_dataset(data.val_files, tokenizer, data, max_samples=data.val_max_samples)
+        return build_dataloader(dataset, data, seed, validation=True)
+
+    dataset = build_dataset(data.train_files, tokenizer, data, max_samples=data.train_max_samples)
+    return PromptLoaders(tokenizer, build_dataloader(dataset, data, seed), validation)
+
+
+def locator(dataset: Any) -> Callable[[int], str]:
+    """How a data set tells file and row of a ``row_number``; its own name and the number where it cannot."""
+    return getattr(dataset, "locate", f"{type(dataset).__name__} row {{}}".format)
+
+
+_NOT_GIVEN_TO_LOOPS = ("dummy_tensor", "input_ids", "attention_mask", "position_ids", "raw_prompt_ids")
+"""What data sets hold for a legacy batch alone: an agent loop makes tokens of ``raw_prompt`` itself."""
+
+
 def _samples(batch: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The rows of a collated batch. ``dummy_tensor`` is left out: it carries nothing, see ``RLHFDataset``."""
-    columns = {name: list(values) for name, values in batch.items() if name != "dummy_tensor"}
+    """The rows of a collated batch, without ``_NOT_GIVEN_TO_LOOPS``."""
+    columns = {name: list(values) for name, values in batch.items() if name not in _NOT_GIVEN_TO_LOOPS}
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]

@@ -42,15 +42,16 @@ class ModelWorker:
         return free_address()
 
     def setup(self, address: str) -> None:
-        """Join the other ranks and load the model; collective."""
+        """Join the other ranks, unless this process has joined them, and load the model; collective."""
         import_modules(self.config)
-        dist.init_process_group(
-            "nccl" if self.device.type == "cuda" else "gloo",
-            init_method=address,
-            rank=self.rank,
-            world_size=self.world_size,
-            timeout=timedelta(seconds=self.config.actor_rollout_ref.nccl_timeout),
-        )
+        if not dist.is_initialized():
+            dist.init_process_group(
+                "nccl" if self.device.type == "cuda" else "gloo",
+                init_method=address,
+                rank=self.rank,
+                world_size=self.world_size,
+                timeout=timedelta(seconds=self.config.actor_rollout_ref.nccl_timeout),
+            )
         # Models with dropout draw from here; both trainers make the same calls in the same order.
         torch.manual_seed(self.config.runtime.seed + self.rank)
         self.load()
@@ -63,6 +64,10 @@ class ModelWorker:
         """The engine's weights by Hugging Face name as a Ray reference, ``None`` except on rank 0; collective."""
         weights = self.engine.full_state_dict()
         return ray.put(weights) if self.rank == 0 else None
+
+    def fingerprint(self) -> int:
+        """A number of this rank's weights as they are now, whoever has changed them."""
+        return self.engine.fingerprint()
 
     def digests(self) -> dict[str, str]:
         """sha256 of each weight, empty except on rank 0; collective."""
@@ -104,12 +109,23 @@ class ModelWorker:
 
 
 class ActorWorker(ModelWorker):
-    """One rank of the policy, and of the reference when the config uses one."""
+    """One rank of the policy, and of the reference when the config uses one.
+
+    policy, reference: what to load, where a recipe gives the two to groups of their own.
+    """
+
+    def __init__(
+        self, rank: int, world_size: int, config: DictConfig, policy: bool = True, reference: bool | None = None
+    ) -> None:
+        super().__init__(rank, world_size, config)
+        self._with_policy = policy
+        self._with_reference = uses_reference(config) if reference is None else reference
 
     def load(self) -> None:
-        self.engine = self._engine(actor_spec(self.config))
-        self.reference = self._engine(ref_spec(self.config)) if uses_reference(self.config) else None
-        self.loss = ActorLoss(self.config)
+        if self._with_policy:
+            self.engine = self._engine(actor_spec(self.config))
+            self.loss = ActorLoss(self.config)
+        self.reference = self._engine(ref_spec(self.config)) if self._with_reference else None
 
     def compute_log_prob(self, shard: Any) -> Any:
         """``old_log_probs`` and ``entropy`` of the policy as it is now, and ``sum_pi_squared`` where it is needed."""

@@ -1,0 +1,76 @@
+"""Configs that a recipe's own hydra app has composed: read as ``load_config`` reads one, and handed back with old names.
+
+A recipe reads keys of the verl version that it was written for, so what it gets holds them beside their present names.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import cache
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from runtime.config.composing import main_config
+from runtime.config.flat import raw_leaves, with_groups
+from runtime.config.load import settle
+from runtime.config.notes import ConfigNote, format_notes
+from runtime.config.tables import old_defaults
+
+logger = logging.getLogger(__name__)
+
+
+def settle_config(config: DictConfig, *, use_v1: bool) -> DictConfig:
+    """``config`` with every key accounted for, writable, holding old and present names; notes go to the log.
+
+    Keys of verl that are missing have their defaults. Keys that nobody knows are the recipe's own: they are kept, and
+    noted. use_v1: what the trainer that reads the config is, whatever ``trainer.use_v1`` says.
+
+    Raises ``ConfigError`` as ``load_config``.
+    """
+    given = config.copy()
+    OmegaConf.set_readonly(given, False)
+    OmegaConf.set_struct(given, False)
+    given.pop("hydra", None)
+    notes: list[ConfigNote] = []
+    OmegaConf.update(given, "trainer.use_v1", use_v1, force_add=True)
+    settled = settle(_without_old_defaults(given), [], notes, own_keys=True)
+    if notes:
+        logger.warning("%s", format_notes(dict.fromkeys(notes)))
+    whole: Any = OmegaConf.merge(old_config(), given, settled)
+    OmegaConf.set_struct(whole, True)
+    return whole
+
+
+@cache
+def _old_keys() -> dict[str, Any]:
+    """Keys that verl has or had and our configs do not hold, with their last defaults there."""
+    ours = with_groups(raw_leaves(main_config()))
+    return {key: value for key, value in old_defaults().items() if key not in ours}
+
+
+def old_config() -> DictConfig:
+    """A config of ``_old_keys`` alone."""
+    config = OmegaConf.create()
+    for key, value in _old_keys().items():
+        OmegaConf.update(config, key, value, force_add=True)
+    return config
+
+
+def _without_old_defaults(config: DictConfig) -> DictConfig:
+    """``config`` without the keys that say only what ``old_config`` says."""
+    trial = config.copy()
+    written = raw_leaves(trial)
+    for key, value in _old_keys().items():
+        if key in written and written[key] == value:
+            _remove(trial, key)
+    return trial
+
+
+def _remove(config: DictConfig, key: str) -> None:
+    """Delete ``key`` and every group that it leaves empty."""
+    parent, _, name = key.rpartition(".")
+    node = OmegaConf.select(config, parent) if parent else config
+    node.pop(name)
+    if parent and not node:
+        _remove(config, parent)
