@@ -4,6 +4,8 @@ verl checks its ``DataProto`` with ``assert``, and old recipes catch ``Assertion
 also the builtin that verl raises in the same place.
 """
 
+from pickle import UnpicklingError
+
 from runtime.errors import BatchSizeError, DataError, VerliftError
 from shared_algos.errors import AlgorithmError
 
@@ -28,6 +30,10 @@ class UnionConflictError(DataProtoError):
 
 class UnequalSplitError(DataProtoError, BatchSizeError):
     """A number of rows does not divide by the number of parts asked for."""
+
+
+class PickleRefusedError(DataProtoError, UnpicklingError):
+    """A pickled ``DataProto`` asks for a name that could run code; nothing of it ran."""
 
 
 class LayoutError(DataError, ValueError):

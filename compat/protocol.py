@@ -56,6 +56,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Self, TypeVar, cast
 
 import numpy as np
@@ -64,20 +65,27 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from compat import columns
+from compat.disk import read_state, write_state
 from compat.errors import ColumnTypeError, DataProtoError, MissingColumnError
 from compat.futures import DataProtoFuture
 from compat.inspection import describe_batch, size_in_bytes
 from compat.meta_info import merge_meta_info
+from compat.old_pickles import read_batch
 from compat.protocol_columns import ColumnOperations, tensor_batch
 from compat.protocol_ops import (
-    DataProtoConfig,
     fold_batch_dim,
     list_of_dict_to_dict_of_list,
     pad_dataproto_to_divisor,
     unfold_batch_dim,
     unpad_dataproto,
 )
-from compat.serialization import deserialize_tensordict, serialize_tensordict
+from compat.row_choice import DataProtoConfig
+from compat.serialization import (
+    deserialize_single_tensor,
+    deserialize_tensordict,
+    serialize_single_tensor,
+    serialize_tensordict,
+)
 from compat.tensordicts import get_tensordict, object_column, split_tensordict, stack_objects
 from compat.union import (
     union_numpy_dict,
@@ -92,10 +100,12 @@ __all__ = [
     "DataProtoFuture",
     "DataProtoItem",
     "collate_fn",
+    "deserialize_single_tensor",
     "deserialize_tensordict",
     "fold_batch_dim",
     "list_of_dict_to_dict_of_list",
     "pad_dataproto_to_divisor",
+    "serialize_single_tensor",
     "serialize_tensordict",
     "unfold_batch_dim",
     "union_numpy_dict",
@@ -229,18 +239,20 @@ class DataProto(ColumnOperations):
         objects = {key: array[row] for key, array in self.non_tensor_batch.items()}
         return DataProtoItem(tensors, objects, self.meta_info)
 
-    def _like(self, batch: TensorDict | None, arrays: dict[str, np.ndarray], meta_info: dict[str, Any]) -> Self:
+    def with_columns(self, batch: TensorDict | None, arrays: dict[str, np.ndarray], meta_info: dict[str, Any]) -> Self:
         return type(self)(batch=batch, non_tensor_batch=arrays, meta_info=meta_info)
 
     def _take(self, rows: Tensor) -> Self:
         index = rows.numpy()
         batch = None if self.batch is None else columns.index_rows(self.batch, rows)
-        return self._like(batch, {key: array[index] for key, array in self.non_tensor_batch.items()}, self.meta_info)
+        return self.with_columns(
+            batch, {key: array[index] for key, array in self.non_tensor_batch.items()}, self.meta_info
+        )
 
     def _between(self, start: int, stop: int) -> Self:
         batch = None if self.batch is None else columns.slice_rows(self.batch, start, stop)
         arrays = {key: array[start:stop] for key, array in self.non_tensor_batch.items()}
-        return self._like(batch, arrays, self.meta_info)
+        return self.with_columns(batch, arrays, self.meta_info)
 
     def _become(self, other: Self) -> None:
         self.batch, self.non_tensor_batch = other.batch, other.non_tensor_batch
@@ -288,7 +300,22 @@ class DataProto(ColumnOperations):
 
     def __setstate__(self, state: tuple[Any, dict[str, np.ndarray], dict[str, Any]]) -> None:
         batch, self.non_tensor_batch, self.meta_info = state
-        self.batch = None if batch is None else deserialize_tensordict(batch)
+        self.batch = read_batch(batch)
+
+    def save_to_disk(self, filepath: str | Path) -> None:
+        """Write the batch to a file: tensors and arrays as safetensors, the rest as JSON; see ``compat.disk``.
+
+        Raises ``ColumnTypeError`` naming the place of a value that is not data; nothing is then written.
+        """
+        write_state(filepath, (self.batch, self.non_tensor_batch, self.meta_info))
+
+    @staticmethod
+    def load_from_disk(filepath: str | Path) -> DataProto:
+        """Read a batch that ``save_to_disk`` wrote, here or, as a pickle, in verl. Nothing in the file is run.
+
+        Raises ``PickleRefusedError`` naming what a pickle asks for beside data.
+        """
+        return DataProto(*read_state(filepath))
 
 
 def collate_fn(x: Sequence[DataProtoItem]) -> DataProto:
@@ -305,3 +332,7 @@ def _concat_arrays(key: str, parts: list[np.ndarray]) -> np.ndarray:
     if len(shapes := {part.shape[1:] for part in parts}) > 1:
         raise DataProtoError(f"non_tensor_batch {key!r} has rows of shapes {sorted(shapes)}; they must be the same")
     return np.concatenate(parts, axis=0)
+
+
+# Registers DataProto with runtime.containers, wherever there is a DataProto.
+from compat import rows as _rows  # noqa: E402, F401

@@ -23,7 +23,7 @@ class ColumnOperations(RowOperations):
     non_tensor_batch: dict[str, np.ndarray]
 
     @abstractmethod
-    def _like(self, batch: TensorDict | None, arrays: dict[str, np.ndarray], meta_info: dict[str, Any]) -> Self:
+    def with_columns(self, batch: TensorDict | None, arrays: dict[str, np.ndarray], meta_info: dict[str, Any]) -> Self:
         """A batch of this one's class with these columns."""
 
     def __setitem__(self, key: str, value: Tensor | np.ndarray) -> None:
@@ -66,7 +66,7 @@ class ColumnOperations(RowOperations):
         meta_info = _subset(self.meta_info, meta_info_keys)
         if deepcopy:
             arrays, meta_info = copy.deepcopy(arrays), copy.deepcopy(meta_info)
-        return self._like(batch, arrays, meta_info)
+        return self.with_columns(batch, arrays, meta_info)
 
     def pop(
         self,
@@ -80,7 +80,7 @@ class ColumnOperations(RowOperations):
         self._require("non_tensor_batch", arrays, self.non_tensor_batch)
         self._require("meta_info", meta, self.meta_info)
         popped = {} if self.batch is None else {key: self.batch.pop(key) for key in tensors}
-        return self._like(
+        return self.with_columns(
             tensor_batch(popped, 1) if popped else None,
             {key: self.non_tensor_batch.pop(key) for key in arrays},
             {key: self.meta_info.pop(key) for key in meta},

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from compat.errors import DataProtoError, UnequalSplitError
-from compat.protocol_ops import DataProtoConfig, Indices, chunk_sizes, row_indices
+from compat.row_choice import DataProtoConfig, Indices, chunk_sizes, row_indices
 
 
 class RowOperations(ABC):

@@ -52,9 +52,14 @@ class Placement:
         remove_placement_group(self.group)
 
 
-def reserve(bundles: list[dict[str, float]], timeout_s: float) -> Placement:
-    """Reserve ``bundles`` of resources; ``ResourceError`` within ``timeout_s`` names what is short."""
-    group = placement_group(bundles, strategy="PACK")
+def reserve(
+    bundles: list[dict[str, float]], timeout_s: float, strategy: str = "PACK", lifetime: str | None = None
+) -> Placement:
+    """Reserve ``bundles`` of resources; ``ResourceError`` within ``timeout_s`` names what is short.
+
+    strategy, lifetime: Ray's own of a placement group; ``detached`` ones outlive the driver.
+    """
+    group = placement_group(bundles, strategy=strategy, lifetime=lifetime)
     if not group.wait(timeout_seconds=timeout_s):
         remove_placement_group(group)
         wanted = {

@@ -97,6 +97,12 @@ class Registry(Generic[F]):
                 f"{self.kind} {entry.name!r} is already {_dotted(known)}; register {_dotted(entry)} under another name"
             )
 
+    def restore(self, name: str, entry: Entry[F] | None) -> None:
+        """Drop what is registered under ``name``, for ``entry`` if there is one. Raises ``KeyError`` for no name."""
+        del self._entries[name]
+        if entry is not None:
+            self._entries[name] = entry
+
     def get(self, name: str) -> Entry[F]:
         """The entry of ``name``. Raises ``UnknownAlgorithmError`` with the nearest known names."""
         if name not in self._entries:

@@ -6,12 +6,11 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from compat.algorithms.counts import GivenCounts
 from compat.algorithms.mini_batch import ActiveMiniBatch, active_mini_batch, warn_once
 from compat.algorithms.padded import as_packed
 from compat.errors import CustomFunctionError
-from shared_algos.aggregation import Denominators, aggregate
-from shared_algos.errors import AlgorithmError
-from shared_algos.segments import Segments
+from shared_algos.aggregation import aggregate
 
 
 def agg_loss(
@@ -45,9 +44,8 @@ def agg_loss(
         _report_contradictions(mini_batch, batch_num_tokens, global_batch_size)
         denominators = replace(mini_batch.denominators, horizon=loss_scale_factor or mini_batch.denominators.horizon)
         return aggregate(values, mask, segments, loss_agg_mode, denominators)
-    denominators = _counted(
-        mask, segments, loss_agg_mode, dp_size, batch_num_tokens, global_batch_size, loss_scale_factor
-    )
+    given = GivenCounts(dp_size, batch_num_tokens, global_batch_size, loss_scale_factor)
+    denominators = given.denominators(mask, segments, loss_agg_mode)
     return (aggregate(values, mask, segments, loss_agg_mode, denominators) * dp_size).to(loss_mat.dtype)
 
 
@@ -70,25 +68,3 @@ def _report_contradictions(
     ):
         if given is not None and float(given) != counted:
             warn_once(mini_batch.function, f"passes {name} to agg_loss, which counts over the mini-batch itself")
-
-
-def _counted(
-    mask: Tensor,
-    segments: Segments,
-    mode: str,
-    dp_size: int,
-    tokens: float | Tensor | None,
-    rows: float | Tensor | None,
-    loss_scale_factor: float | None,
-) -> Denominators:
-    """Denominators outside of a mini-batch, as verl counts them."""
-    missing = {"token-mean": ("batch_num_tokens", tokens), "token-sum": ("", 0)}.get(mode, ("global_batch_size", rows))
-    if dp_size > 1 and missing[1] is None:
-        raise AlgorithmError(f"agg_loss with loss_agg_mode={mode!r} and dp_size={dp_size} needs {missing[0]}")
-    width = mask.numel() // max(segments.num_rows, 1)
-    counted = Denominators.count(mask, segments, loss_scale_factor or width)
-    return replace(
-        counted,
-        tokens=counted.tokens if tokens is None else tokens,
-        sequences=counted.sequences if rows is None else rows,
-    )

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from shared_algos.advantages import AdvantageConfig
 from shared_algos.policy_losses import PolicyLossConfig
+from shared_algos.rollout_correction import RolloutCorrectionConfig
 
 Settings = TypeVar("Settings", AdvantageConfig, PolicyLossConfig)
 
@@ -67,9 +68,18 @@ def settings_from(group: Any, base: Settings, **changes: Any) -> Settings:
     inner = view.get("policy_loss") or {}
     names = [field.name for field in fields(base) if field.name not in ("source", "rollout_correction")]
     found = {name: part[name] for part in (view, inner) for name in names if name in part}
+    if isinstance(base, PolicyLossConfig) and (correction := ConfigView(inner).get("rollout_correction")):
+        found["rollout_correction"] = correction_from(correction)
     if found.get("gdpo_reward_weights") is not None:
         found["gdpo_reward_weights"] = tuple(found["gdpo_reward_weights"])
     return type(base)(**{**_without_source(base), "source": base.source, **found, **changes})
+
+
+def correction_from(group: Any) -> RolloutCorrectionConfig:
+    """The settings of rollout correction in ``group``; as in verl's functions, weights are off unless it says so."""
+    view = ConfigView(group)
+    names = [field.name for field in fields(RolloutCorrectionConfig) if view.get(field.name) is not None]
+    return RolloutCorrectionConfig(**{name: view[name] for name in names})
 
 
 def _without_source(config: Any) -> dict[str, Any]:
@@ -77,9 +87,11 @@ def _without_source(config: Any) -> dict[str, Any]:
 
 
 def _as_mapping(group: Any) -> Mapping[str, Any]:
+    if isinstance(group, Mapping):
+        return group
     if _is_settings(group):
         return {field.name: getattr(group, field.name) for field in fields(group)}
-    return group if isinstance(group, Mapping) else vars(group)
+    return vars(group)
 
 
 def _is_settings(value: Any) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from enum import Enum, StrEnum
 from functools import update_wrapper
 from typing import Any, TypeVar
@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from compat.algorithms.builtin import padded_estimator
+from compat.algorithms.builtin_estimators import BUILT_IN_ESTIMATORS, padded_estimator
 from compat.algorithms.configs import ConfigView, estimator_view
 from compat.algorithms.padded import PaddedRows
-from compat.algorithms.signatures import Signature, module_of, qualname_of, same_definition
+from compat.algorithms.signatures import Signature, is_running, module_of, qualname_of, same_definition
 from compat.errors import CustomFunctionError
 from runtime.identity import TrajectoryKey
 from shared_algos.advantages import ADVANTAGES, AdvantageConfig, AdvantageInputs, register_advantage
@@ -85,25 +85,61 @@ def register_adv_est(name_or_enum: str | Enum) -> Callable[[Function], Function]
         known = ADVANTAGES.get(name).function if name in ADVANTAGES.names() else None
         if isinstance(known, PaddedEstimator) and same_definition(known.function, function):
             return function
-        register_advantage(
-            name,
-            needs=estimator.needs,
-            level=Level.BATCH,
-            reference=estimator.signature.function,
-            replace=not isinstance(known, PaddedEstimator),
-        )(estimator)
+        _register(name, estimator, replace=not isinstance(known, PaddedEstimator))
         return function
 
     return decorate
 
 
+def _register(name: str, estimator: PaddedEstimator, replace: bool) -> None:
+    register_advantage(
+        name,
+        needs=estimator.needs,
+        level=Level.BATCH,
+        reference=estimator.signature.function,
+        replace=replace,
+    )(estimator)
+
+
 def get_adv_estimator_fn(name_or_enum: str | Enum) -> Callable[..., tuple[Tensor, Tensor]]:
     """The estimator of a name as a function with verl's signature: a recipe's own, or a built-in one on ``[B, R]``.
 
+    A recipe's function that took over a built-in name and asks for it while it runs gets the built-in.
+
     Raises ``UnknownAlgorithmError`` (a ``ValueError``, as in verl) with the nearest names.
     """
-    entry = ADVANTAGES.get(name_or_enum.value if isinstance(name_or_enum, Enum) else name_or_enum)
-    return entry.function.function if isinstance(entry.function, PaddedEstimator) else padded_estimator(entry)
+    name = name_or_enum.value if isinstance(name_or_enum, Enum) else name_or_enum
+    entry = ADVANTAGES.get(name)
+    if not isinstance(entry.function, PaddedEstimator):
+        return padded_estimator(entry)
+    function = entry.function.function
+    if name in BUILT_IN_ESTIMATORS and is_running(function):
+        return padded_estimator(BUILT_IN_ESTIMATORS[name])
+    return function
+
+
+class AdvantageRegistry(MutableMapping[str, Callable[..., Any]]):
+    """verl's ``ADV_ESTIMATOR_REGISTRY``, a view of the core's: names to functions with verl's signature."""
+
+    def __getitem__(self, name: str) -> Callable[..., Any]:
+        if name not in ADVANTAGES.names():
+            raise KeyError(name)
+        return get_adv_estimator_fn(name)
+
+    def __setitem__(self, name: str, function: Callable[..., Any]) -> None:
+        """Register ``function``, in place of whatever has the name."""
+        name = str(name.value) if isinstance(name, Enum) else name
+        _register(name, PaddedEstimator(function, name), replace=True)
+
+    def __delitem__(self, name: str) -> None:
+        """Drop a recipe's function; a built-in one that it took over is back."""
+        ADVANTAGES.restore(name, BUILT_IN_ESTIMATORS.get(name))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(ADVANTAGES.names())
+
+    def __len__(self) -> int:
+        return len(ADVANTAGES.names())
 
 
 class PaddedEstimator:

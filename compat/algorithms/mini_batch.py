@@ -8,10 +8,11 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from shared_algos.aggregation import Denominators
-from shared_algos.policy_losses import PolicyLossConfig
+from shared_algos.policy_losses import PolicyLossConfig, Selection
 
 logger = logging.getLogger(__name__)
 
@@ -26,6 +27,12 @@ class ActiveMiniBatch:
     config: PolicyLossConfig
     divided: bool = False
     """Whether the loss was divided by the whole mini-batch's counts, or is a plain sum: its parts then add up."""
+    generator: torch.Generator | None = None
+    """Given while a built-in loss that the loss calls looks at the whole mini-batch: what its draws come from."""
+    selection: Selection | None = None
+    """What such a built-in loss decided then, of these rows: columns ``[B*R]``."""
+    selected: Selection | None = None
+    """What such a built-in loss decides now."""
 
     @property
     def tokens(self) -> float:

@@ -102,12 +102,13 @@ def register_policy_loss(
 ) -> Callable[[PolicyLoss], PolicyLoss]:
     """Register ``(PolicyLossInputs, PolicyLossConfig) -> LossOutput``.
 
-    needs: optional input fields and settings that must be there; ``AlgorithmError`` for any other name. level: what one
-    ratio of the loss belongs to. select: for losses that need statistics of the whole mini-batch.
+    needs: optional input fields and settings that must be there; ``AlgorithmError`` for any other name, but at
+    ``Level.BATCH``: there it is refused where the loss is chosen, so that a recipe may hold more of them than it runs.
+    level: what one ratio of the loss belongs to. select: for losses that need statistics of the whole mini-batch.
     replace: see ``Registry.register``.
     """
-    unknown = set(needs) - {f.name for of in (PolicyLossInputs, PolicyLossConfig) for f in fields(of)}
-    if unknown:
+    unknown = set(needs) - _known_needs()
+    if unknown and level is not Level.BATCH:
         raise AlgorithmError(
             f"{names} needs {sorted(unknown)}, which neither inputs nor settings of policy losses have"
         )
@@ -115,7 +116,14 @@ def register_policy_loss(
 
 
 def check_policy_loss(name: str, config: PolicyLossConfig) -> None:
-    """Raise ``UnknownAlgorithmError``, or ``MissingInputError`` for a setting without default that the loss needs."""
+    """Raise ``UnknownAlgorithmError``, or ``MissingInputError`` for what the loss needs and nothing provides, or the
+    config does not set."""
+    entry = POLICY_LOSSES.get(name)
+    if unknown := sorted(entry.needs - _known_needs()):
+        raise MissingInputError(
+            f"policy loss {name!r} ({entry.reference}) requires {unknown[0]!r}, which nothing provides; "
+            "give it a default"
+        )
     _check_needs(name, config, "the config does not set")
 
 
@@ -127,6 +135,10 @@ def compute_policy_loss(name: str, inputs: PolicyLossInputs, config: PolicyLossC
     check_policy_loss(name, config)
     _check_needs(name, inputs, "the batch does not have")
     return POLICY_LOSSES.get(name).function(inputs, config)
+
+
+def _known_needs() -> set[str]:
+    return {f.name for of in (PolicyLossInputs, PolicyLossConfig) for f in fields(of)}
 
 
 def _check_needs(name: str, given: PolicyLossInputs | PolicyLossConfig, lacks: str) -> None:

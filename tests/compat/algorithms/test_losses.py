@@ -13,8 +13,10 @@ from compat.algorithms import agg_loss, get_policy_loss_fn, register_policy_loss
 from compat.algorithms import mini_batch as mini_batches
 from compat.algorithms import torch_functional as verl_F
 from compat.errors import CustomFunctionError
+from runtime.config import load_config
+from runtime.errors import ConfigError
 from shared_algos.aggregation import AGGREGATIONS, Denominators
-from shared_algos.errors import DuplicateAlgorithmError, UnknownAlgorithmError
+from shared_algos.errors import DuplicateAlgorithmError, MissingInputError, UnknownAlgorithmError
 from shared_algos.policy_losses import POLICY_LOSSES, PolicyLossConfig
 
 SEEDS = range(200)
@@ -261,14 +263,18 @@ def test_metrics_may_be_any_number(random_batch):
     }
 
 
-def test_a_parameter_that_nothing_provides_is_named():
-    with pytest.raises(CustomFunctionError, match=r"wanting.*test_losses.py:\d+.*requires.*'teacher_log_prob'"):
+def test_a_parameter_that_nothing_provides_is_named_where_the_loss_is_chosen(random_batch):
+    """A recipe may hold more losses than it runs."""
 
-        @register_policy_loss("wanting")
-        def wanting(old_log_prob, log_prob, advantages, response_mask, loss_agg_mode, config, teacher_log_prob):
-            """Never called."""
+    @register_policy_loss("wanting")
+    def wanting(old_log_prob, log_prob, advantages, response_mask, loss_agg_mode, config, teacher_log_prob):
+        """Never called."""
 
-    assert "wanting" not in POLICY_LOSSES.names()
+    refused = r"wanting.*test_losses.py:\d+.*requires.*'teacher_log_prob'"
+    with pytest.raises(MissingInputError, match=refused):
+        random_batch(1).loss("wanting")
+    with pytest.raises(ConfigError, match=refused):
+        load_config("tiny", ["actor_rollout_ref.actor.policy_loss.loss_mode=wanting"])
 
 
 def test_names_functions_and_warnings(caplog):

@@ -1,0 +1,110 @@
+"""What dispatch does with a batch of any kind: ``DataProto``, ``TensorDict``, ``DataProtoFuture``, list of B items."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial, singledispatch
+from itertools import accumulate, pairwise
+from typing import Any
+
+import ray
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+
+from compat import columns
+from compat.futures import DataProtoFuture, concat_parts
+from compat.protocol import DataProto, DataProtoConfig
+from compat.row_choice import chunk_sizes
+from compat.single_controller.errors import DispatchError
+
+
+@singledispatch
+def split(batch: Any, count: int) -> list[Any]:  # noqa: ARG001
+    """``count`` equal parts in row order; ``UnequalSplitError`` names both numbers, ``DispatchError`` the type."""
+    raise DispatchError(
+        f"a {type(batch).__name__} cannot be cut into one part a rank; pass a DataProto, a TensorDict or a list, or "
+        "register the method with Dispatch.ONE_TO_ALL"
+    )
+
+
+@split.register(DataProto)
+@split.register(DataProtoFuture)
+def _split_by_chunk(batch: Any, count: int) -> list[Any]:
+    return batch.chunk(count)
+
+
+@split.register
+def _split_tensordict(batch: TensorDict, count: int) -> list[Any]:
+    return [columns.slice_rows(batch, start, stop) for start, stop in _bounds(batch, count)]
+
+
+@split.register
+def _split_list(batch: list, count: int) -> list[Any]:
+    return [batch[start:stop] for start, stop in _bounds(batch, count)]
+
+
+def _bounds(batch: Any, count: int) -> list[tuple[int, int]]:
+    sizes = chunk_sizes(len(batch), count, allow_unequal=False)
+    return list(pairwise(accumulate(sizes, initial=0)))
+
+
+def joinable(parts: Sequence[Any]) -> bool:
+    """Whether ``join`` takes ``parts``."""
+    return bool(parts) and isinstance(parts[0], DataProto | TensorDict | list | ray.ObjectRef)
+
+
+def join(parts: Sequence[Any]) -> Any:
+    """Put one answer a rank together, in kind; references to answers become one ``DataProtoFuture``."""
+    kinds = {type(part).__name__ for part in parts}
+    if len(kinds) != 1 or not joinable(parts):
+        raise DispatchError(
+            f"the ranks answered with {', '.join(sorted(kinds)) or 'nothing'}; to be joined, every rank must answer "
+            "with a DataProto, or every rank with a TensorDict, or with a list. Dispatch.DP_COMPUTE_METRIC returns the "
+            "answers as they are"
+        )
+    if isinstance(parts[0], ray.ObjectRef):
+        return DataProtoFuture(collect_fn=join, futures=list(parts))
+    return [row for part in parts for row in part] if isinstance(parts[0], list) else concat_parts(parts)
+
+
+def pads(batch: Any) -> bool:
+    """Whether auto-padding is on for this batch."""
+    if isinstance(batch, DataProto):
+        return batch.is_padding_enabled()
+    return isinstance(batch, TensorDict | list) and DataProtoConfig.auto_padding
+
+
+def pad(batch: Any, padding: int) -> Any:
+    """A batch with its last row ``padding`` times more; the batch itself stays as it is."""
+    if not padding:
+        return batch
+    if len(batch) == 0:
+        raise DispatchError("an empty batch cannot be padded to one row a rank: it has no row to repeat")
+    if isinstance(batch, list):
+        return batch + batch[-1:] * padding
+    return _take(batch, torch.arange(len(batch) + padding).clamp(max=len(batch) - 1))
+
+
+def unpad(answer: Any, padding: int, padded_rows: int, method: str) -> Any:
+    """Drop what a method made of the last ``padding`` of ``padded_rows`` rows.
+
+    An answer may have k rows for each row it was given (a rollout of k responses), or none at all. Any other number is
+    a ``DispatchError``, since it does not say which rows belong to the padding.
+    """
+    if isinstance(answer, DataProtoFuture):
+        drop = partial(unpad, padding=padding, padded_rows=padded_rows, method=method)
+        return DataProtoFuture(answer.collect_fn, answer.futures, drop)
+    if not isinstance(answer, DataProto | TensorDict | list) or len(answer) == 0:
+        return answer
+    if len(answer) % padded_rows:
+        raise DispatchError(
+            f"{method} answered {len(answer)} rows to {padded_rows}, {padding} of which are padding; with auto-padding "
+            "it must answer the same number of rows for every row"
+        )
+    kept = len(answer) - padding * (len(answer) // padded_rows)
+    return answer[:kept] if isinstance(answer, list) else _take(answer, torch.arange(kept))
+
+
+def _take(batch: DataProto | TensorDict, rows: Tensor) -> DataProto | TensorDict:
+    return columns.index_rows(batch, rows) if isinstance(batch, TensorDict) else batch.select_idxs(rows)
