@@ -157,10 +157,14 @@ class LegacyTrainer(Trainer):
         return batch_metrics(read_batch(batch, self.metric_fields), self.config.data.max_response_length)
 
     def validation_scores(self, prompts: list[Submission]) -> dict[str, list[float]]:
-        batch = self._play(prompts, validate=True)
+        batch = self.scored_for_validation(self._play(prompts, validate=True))
         trajectories = read_batch(batch, ["rm_scores", "data_source"])
         totals = trajectories.responses.sum(trajectories["rm_scores"])
         return by_source(trajectories.objects["data_source"], totals)
+
+    def scored_for_validation(self, batch: DataProto) -> DataProto:
+        """``batch`` with ``rm_scores``: here those that the workers gave."""
+        return batch
 
     def keys_of(self, batch: DataProto) -> list[TrajectoryKey]:
         return keys_of(batch)
@@ -177,7 +181,8 @@ class LegacyTrainer(Trainer):
     def _play(self, prompts: list[Submission], validate: bool) -> DataProto:
         n = sessions_each(self.config, validate)
         batch = _prompt_batch(prompts)
-        gen_batch = self._get_gen_batch(batch)
+        # Of a shallow copy: verl's own seam takes columns out of what it is given.
+        gen_batch = self._get_gen_batch(batch.slice(0, None))
         requests = _sessions(gen_batch.repeat(n, interleave=True), list(range(n)) * len(prompts))
         greedy = [session_id for session_id in session_params(self.config, validate) if session_id >= n]
         if greedy:
