@@ -5,9 +5,9 @@ Methods take and return ``DataProto``, as up to verl 0.7, or ``TensorDict``, as 
 
 from __future__ import annotations
 
+import shutil
 from typing import Any
 
-import ray
 from omegaconf import DictConfig
 
 from compat.protocol import DataProto
@@ -18,10 +18,11 @@ from legacy.dispatch import GENERATE, INFER, UPDATE
 from legacy.gen_batch import is_repeated
 from legacy.settings import whole_config
 from runtime.cluster import reserve
-from runtime.errors import ConfigError, DataError
+from runtime.errors import CheckpointError, ConfigError
 from runtime.trainer.rollout_actors import RolloutActors
 from runtime.trainer.workers import ACTOR_CPUS
-from runtime.workers.model_workers import ActorWorker, CriticWorker as RuntimeCriticWorker, ModelWorker
+from runtime.workers.model_workers import ActorWorker, ModelWorker
+from runtime.workers.model_workers import CriticWorker as RuntimeCriticWorker
 
 
 class ModelEngineWorker(Worker):
@@ -36,6 +37,7 @@ class ModelEngineWorker(Worker):
         self.config = config
         self.settings = whole_config(config)
         self._updates = 0
+        self._saved: list[str] = []
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def init_model(self) -> None:
@@ -67,15 +69,27 @@ class ModelEngineWorker(Worker):
     def save_checkpoint(
         self, local_path: str, hdfs_path: str | None = None, global_step: int = 0, max_ckpt_to_keep: int | None = None
     ) -> None:
-        """Write weights, optimizer, schedule and random state of all ranks to the folder ``local_path``; collective."""
-        self.model.save_checkpoint(local_path, hdfs_path, global_step, max_ckpt_to_keep)
+        """Write weights, optimizer, schedule and random state to the folder ``local_path``; collective.
+
+        max_ckpt_to_keep: of the checkpoints that this group has written, how many of the newest stay (all by default).
+        """
+        _refuse_remote(hdfs_path)
+        self.model.save_checkpoint(local_path)
+        self._saved.append(local_path)
+        while max_ckpt_to_keep and len(self._saved) > max_ckpt_to_keep:
+            oldest = self._saved.pop(0)
+            if self.rank == 0:
+                shutil.rmtree(oldest, ignore_errors=True)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def load_checkpoint(
         self, local_path: str, hdfs_path: str | None = None, del_local_after_load: bool = False
     ) -> None:
-        """Read what ``save_checkpoint`` wrote; collective."""
-        self.model.load_checkpoint(local_path, hdfs_path, del_local_after_load)
+        """Read what ``save_checkpoint`` wrote; collective. ``CheckpointError`` names a folder that does not serve."""
+        _refuse_remote(hdfs_path)
+        self.model.load_checkpoint(local_path)
+        if del_local_after_load and self.rank == 0:
+            shutil.rmtree(local_path)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def start_profile(self, **_unused: Any) -> None:
@@ -109,6 +123,7 @@ class ActorRolloutRefWorker(ModelEngineWorker):
         if not parts & {"actor", "rollout", "ref"}:
             raise ConfigError(f"role {role!r} is not known: expected actor, rollout and ref joined by '_'")
         self._is_actor, self._is_ref = bool(parts & {"actor", "rollout"}), "ref" in parts
+        self._rollout: RolloutActors | None = None
         self._manager: AgentLoopManager | None = None
 
     def build_model(self) -> ModelWorker:
@@ -198,3 +213,8 @@ class CriticWorker(ModelEngineWorker):
     def update_critic(self, data: DataProto) -> DataProto:
         """Train on the batch; metrics a mini-batch in ``meta_info["metrics"]``."""
         return self.trained(data, self.model.update_critic(data, self.step_of(data)))
+
+
+def _refuse_remote(hdfs_path: str | None) -> None:
+    if hdfs_path is not None:
+        raise CheckpointError(f"checkpoints are not copied to {hdfs_path}; leave hdfs_path out and copy the folder")

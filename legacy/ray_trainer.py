@@ -17,7 +17,6 @@ from compat.reward.helpers import compute_reward
 from compat.single_controller.pools import ResourcePoolManager
 from compat.single_controller.ray_worker_group import RayWorkerGroup
 from compat.single_controller.roles import Role
-from legacy import checkpoints
 from legacy.generations import GenerationLogs
 from legacy.trainer import LegacyTrainer
 from runtime.balance import balanced_order
@@ -132,7 +131,6 @@ class RayPPOTrainer(GenerationLogs, LegacyTrainer):
         """Train for ``total_training_steps`` steps; ``init_workers`` comes first."""
         if not hasattr(self, "workers"):
             raise ConfigError("call trainer.init_workers() before trainer.fit()")
-        self._load_checkpoint()
         super().fit()
         self._shutdown_dump_executor()
 
@@ -198,14 +196,6 @@ class RayPPOTrainer(GenerationLogs, LegacyTrainer):
     ) -> tuple[Any, dict[str, Any]]:
         """Scores ``[B, R]`` and the reward function's other results: of ``reward_fn``, or what rollout wrote."""
         return compute_reward(batch, reward_fn or self.reward_fn)
-
-    def _save_checkpoint(self) -> None:
-        """Write all that a resumed run needs to ``trainer.default_local_dir``, as ``global_step_N``."""
-        checkpoints.save(self)
-
-    def _load_checkpoint(self) -> int:
-        """Go on from a checkpoint as ``trainer.resume_mode`` says; the step it was written in, 0 without one."""
-        return checkpoints.load(self)
 
     def _get_dp_size(self, worker_group: Any, role: str) -> int:  # noqa: ARG002
         """Data-parallel ranks of a group: all of them."""

@@ -24,6 +24,7 @@ from runtime.pf_ppo import Resampling
 from runtime.recipe import import_modules, with_modules_of_algorithms
 from runtime.reward import build_reward_manager
 from runtime.tracking import Tracking
+from runtime.trainer.checkpoints import Checkpoints
 from runtime.trainer.dynamic_sampling import play_until_full
 from runtime.trainer.hooks import INITIAL_STAGE, StageHook
 from runtime.trainer.kl import kl_controller
@@ -63,6 +64,7 @@ class Trainer(ABC):
         self.kl_controller = kl_controller(config)
         self.stage_names = configured_stages(config)
         self.group_filter = GroupFilter.from_config(config)
+        self.checkpoints = Checkpoints(config)
         self.tracking: Tracking | None = None
 
     def _start(self) -> None:
@@ -173,14 +175,21 @@ class Trainer(ABC):
     def fit(self) -> None:
         """Train for ``total_training_steps`` steps."""
         self.tracking = self._open_tracking()
+        self._load_checkpoint()
         self.workers.policy_weights.bring_newest()
         if self.hooks:
             self.record(None, INITIAL_STAGE, {}, self.workers.digests("actor", "critic"))
         if self.config.trainer.val_before_train:
             self.tracking.log(self._validate(), self.global_steps)
-        for prompts in self.prompts.batches():
+        if self.config.trainer.val_only:
+            return
+        for prompts in self.prompts.batches(after=self.global_steps):
             self.global_steps += 1
-            self.tracking.log(self.step(prompts), self.global_steps)
+            metrics = self.step(prompts)
+            if self._is_due(self.config.trainer.save_freq):
+                with timer(metrics, "save_checkpoint"):
+                    self._save_checkpoint()
+            self.tracking.log(metrics, self.global_steps)
             if self._is_due(self.config.trainer.test_freq):
                 self.tracking.log(self._validate(), self.global_steps)
 
@@ -271,6 +280,19 @@ class Trainer(ABC):
 
     def _is_due(self, frequency: int) -> bool:
         return frequency > 0 and (self.global_steps % frequency == 0 or self.global_steps == self.total_steps)
+
+    def _save_checkpoint(self) -> None:
+        """Write everything that a resumed run needs, so that its results are those of an uninterrupted one."""
+        state = {"kl_coef": self.kl_controller.value, "prompts": self.prompts.state_dict()}
+        self.checkpoints.save(self.global_steps, self.workers.groups, state)
+
+    def _load_checkpoint(self) -> int:
+        """Go on from a checkpoint as ``trainer.resume_mode`` says; the step it was written in, 0 from scratch."""
+        self.global_steps, state = self.checkpoints.load(self.workers.groups)
+        if state:
+            self.kl_controller.value = state["kl_coef"]
+            self.prompts.load_state_dict(state["prompts"])
+        return self.global_steps
 
     def _validate(self) -> dict[str, float]:
         """Play every validation prompt; the mean reward of each ``data_source`` under verl's metric name."""

@@ -53,13 +53,13 @@ class PromptSource:
         if self.total_steps < 1:
             raise DataError(f"{config.data.train_files} gives no training step; see data.train_batch_size")
 
-    def batches(self) -> Iterator[list[Submission]]:
-        """One list of at least ``train_batch_size`` submissions a training step, for as many epochs as the steps need.
+    def batches(self, after: int = 0) -> Iterator[list[Submission]]:
+        """One list of at least ``train_batch_size`` submissions for each training step behind ``after``.
 
         What the loader yields, ``gen_batch_size`` prompts at a time, is put together; what an epoch leaves over opens
         the first batch of the next one.
         """
-        for step in range(1, self.total_steps + 1):
+        for step in range(after + 1, self.total_steps + 1):
             self._step, self._submitted = step, Counter()
             yield self.more(self.batch_size)
 
@@ -69,6 +69,15 @@ class PromptSource:
         while len(rows) < prompts:
             rows += next(self._supply)
         return self._submissions(rows, "train", self._step, self._locate, self._submitted)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The place in the data, between two steps."""
+        return {"epoch": self._epoch, "loader": self.loader.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a place that ``state_dict`` gave, before the first batch."""
+        self._epoch = state["epoch"]
+        self.loader.load_state_dict(state["loader"])
 
     def _loaded(self) -> Iterator[list[dict[str, Any]]]:
         """What the loader yields, epoch after epoch."""

@@ -47,6 +47,11 @@ class Workers:
             raise ConfigError("this config runs no critic; set critic.enable=true or algorithm.adv_estimator=gae")
         return self.critic
 
+    @property
+    def groups(self) -> dict[str, WorkerGroup]:
+        """The groups that train, by role."""
+        return {role: self.group(role) for role in self._present(("actor", "critic"))}
+
     @cached_property
     def policy_weights(self) -> PolicyWeights:
         """The way of the policy's weights to the rollout server."""

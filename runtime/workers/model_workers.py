@@ -17,6 +17,7 @@ from omegaconf import DictConfig
 from runtime import containers
 from runtime.config import corrects_rollout, num_ranks, uses_reference, writes_sum_pi_squared
 from runtime.devices import device_of
+from runtime.engine.checkpoint import load_engine, save_engine
 from runtime.engine.engine import Engine
 from runtime.engine.losses import ActorLoss, CriticLoss, Loss
 from runtime.engine.spec import EngineSpec, actor_spec, critic_spec, ref_spec
@@ -72,6 +73,14 @@ class ModelWorker:
     def digests(self) -> dict[str, str]:
         """sha256 of each weight, empty except on rank 0; collective."""
         return self.engine.digest()
+
+    def save_checkpoint(self, folder: str) -> None:
+        """Write the engine's state to ``folder``; collective. See ``runtime.engine.checkpoint``."""
+        save_engine(self.engine, folder)
+
+    def load_checkpoint(self, folder: str) -> None:
+        """Read what ``save_checkpoint`` wrote; collective."""
+        load_engine(self.engine, folder)
 
     def _engine(self, spec: EngineSpec) -> Engine:
         return Engine(spec, self.device, self.rank, self.world_size)
