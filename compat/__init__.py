@@ -1,3 +1,5 @@
-"""The old surface kept working: ``DataProto``, padded layouts, and adapters for functions with verl's signatures."""
+"""The old surface kept working: ``DataProto``, padded layouts, adapters for recipes' functions, the ``verl`` alias."""
 
-from compat import rows as _rows  # noqa: F401  (registers DataProto with runtime.containers)
+from compat.alias import enable_verl_alias
+
+__all__ = ["enable_verl_alias"]

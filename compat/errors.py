@@ -36,7 +36,7 @@ class PickleRefusedError(DataProtoError, UnpicklingError):
     """A pickled ``DataProto`` asks for a name that could run code; nothing of it ran."""
 
 
-class LayoutError(DataError, ValueError):
+class LayoutError(DataError, ValueError, AssertionError):
     """A padded or jagged tensor does not have the shape, lengths or layout that was said."""
 
 

@@ -20,6 +20,8 @@ from packaging.requirements import Requirement
 from rich.console import Console
 from rich.table import Table
 
+from verlift.doctor_aliases import aliases
+
 HOUSE = Path(__file__).resolve().parents[1]
 """The folder that our packages stand in, as a checkout or installed."""
 
@@ -44,12 +46,20 @@ class Finding:
     """What to do; empty when all is well."""
 
 
+app = typer.Typer()
+app.command()(aliases)
+
+
+@app.callback(invoke_without_command=True)
 def doctor(
+    context: typer.Context,
     start: Annotated[
         bool, typer.Option("--start", help="Start Ray and TransferQueue for real (half a minute).")
     ] = False,
 ) -> None:
     """Check versions, devices, disk, Ray, TransferQueue, and that no other package takes the place of ours."""
+    if context.invoked_subcommand is not None:
+        return
     findings = [*check_packages(), *check_versions(), *check_machine(), check_verl()]
     if start:
         findings.append(check_services())

@@ -21,6 +21,7 @@ USER_ERROR = 2
 def build_app() -> typer.Typer:
     """All commands. Nothing heavy is imported before a command runs."""
     from verlift import data, parity
+    from verlift.execute import execute
     from verlift.train import train
 
     app = typer.Typer(
@@ -32,9 +33,11 @@ def build_app() -> typer.Typer:
     )
     app.callback()(_before_command)
     app.command()(train)
+    # Options after the first word of the command are the command's own.
+    app.command("exec", context_settings={"allow_interspersed_args": False})(execute)
     app.add_typer(parity.app, name="parity")
     app.add_typer(data.app, name="data")
-    app.command()(doctor.doctor)
+    app.add_typer(doctor.app, name="doctor")
     return app
 
 
@@ -48,8 +51,9 @@ def _before_command(
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit: with the command's code, or 2 and one message for an error of the user's."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if DEBUG in given:  # it may stand anywhere
-        given = [DEBUG, *(argument for argument in given if argument != DEBUG)]
+    ours = given[: given.index("--")] if "--" in given else given  # what follows is a command of the user's
+    if DEBUG in ours:  # it may stand anywhere
+        given = [DEBUG, *(argument for argument in ours if argument != DEBUG), *given[len(ours) :]]
     try:
         from runtime.environment import set_worker_env  # here, since another package may stand in the place of ours
 
@@ -63,10 +67,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def report_shadows(error: ImportError) -> int:
-    """Name what stands in the place of our packages and return the exit code; raise ``error`` when nothing does."""
+    """Name what stands in the place of our packages, or report ``error`` when nothing does; return the exit code."""
     hidden = [finding for finding in doctor.check_packages() if finding.status == "fail"]
     if not hidden:
-        raise error
+        return report(error)
     doctor.print_findings(hidden, Console(stderr=True))
     return USER_ERROR
 
