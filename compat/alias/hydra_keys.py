@@ -34,7 +34,10 @@ def _is_verl_key(override: str) -> bool:
 
 
 def accept_verl_keys(config_loader: Any) -> None:
-    """Let hydra's ``config_loader`` class read overrides through :func:`force_verl_keys`, once."""
+    """Let hydra's ``config_loader`` class read overrides through :func:`force_verl_keys`, once.
+
+    A config of ours then also has the keys that other versions of verl have: old code reads them.
+    """
     original = config_loader.load_configuration
     if hasattr(original, "__wrapped__"):
         return
@@ -43,6 +46,11 @@ def accept_verl_keys(config_loader: Any) -> None:
     def load_configuration(
         self: Any, config_name: str | None, overrides: list[str], *arguments: Any, **more: Any
     ) -> Any:
-        return original(self, config_name, force_verl_keys(overrides), *arguments, **more)
+        config = original(self, config_name, force_verl_keys(overrides), *arguments, **more)
+        if "actor_rollout_ref" in config:
+            from runtime.config.composed import add_old_keys
+
+            add_old_keys(config)
+        return config
 
     config_loader.load_configuration = load_configuration

@@ -9,10 +9,10 @@ import logging
 from functools import cache
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, flag_override
 
 from runtime.config.composing import main_config
-from runtime.config.flat import raw_leaves, with_groups
+from runtime.config.flat import prefixes, raw_leaves, with_groups
 from runtime.config.load import settle
 from runtime.config.notes import ConfigNote, format_notes
 from runtime.config.tables import old_defaults
@@ -37,9 +37,19 @@ def settle_config(config: DictConfig, *, use_v1: bool) -> DictConfig:
     settled = settle(_without_old_defaults(given), [], notes, own_keys=True)
     if notes:
         logger.warning("%s", format_notes(dict.fromkeys(notes)))
-    whole: Any = OmegaConf.merge(old_config(), given, settled)
+    whole: Any = OmegaConf.merge(given, settled)
+    add_old_keys(whole)
     OmegaConf.set_struct(whole, True)
     return whole
+
+
+def add_old_keys(config: DictConfig) -> None:
+    """Give ``config``, in place, every key that verl has or had and it lacks, with verl's last default."""
+    there = with_groups(raw_leaves(config))
+    with flag_override(config, ["struct", "readonly"], False):
+        for key, value in _old_keys().items():
+            if key not in there and _leads_to_groups(config, key):
+                OmegaConf.update(config, key, value, force_add=True)
 
 
 @cache
@@ -49,16 +59,13 @@ def _old_keys() -> dict[str, Any]:
     return {key: value for key, value in old_defaults().items() if key not in ours}
 
 
-def old_config() -> DictConfig:
-    """A config of ``_old_keys`` alone."""
-    config = OmegaConf.create()
-    for key, value in _old_keys().items():
-        OmegaConf.update(config, key, value, force_add=True)
-    return config
+def _leads_to_groups(config: DictConfig, key: str) -> bool:
+    """Whether nothing on the way to ``key`` is a value already."""
+    return all(isinstance(OmegaConf.select(config, group), DictConfig | None) for group in prefixes(key))
 
 
 def _without_old_defaults(config: DictConfig) -> DictConfig:
-    """``config`` without the keys that say only what ``old_config`` says."""
+    """``config`` without the keys that say only what ``add_old_keys`` adds."""
     trial = config.copy()
     written = raw_leaves(trial)
     for key, value in _old_keys().items():
