@@ -74,7 +74,8 @@ def padded_policy_loss(entry: Entry[Any]) -> Callable[..., tuple[Tensor, dict[st
             rollout_is_weights=None if rollout_is_weights is None else as_packed(rollout_is_weights)[1],
         )
         selection = _selection(entry, inputs, settings)
-        inputs = replace(inputs, **selection.columns)
+        decided: dict[str, Any] = {**selection.columns}
+        inputs = replace(inputs, **decided)
         # Counted after the last edit of the mask, which a selection can be.
         denominators = _denominators(given, inputs.response_mask, segments, mode)
         output = entry.function(replace(inputs, denominators=denominators), settings)

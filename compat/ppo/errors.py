@@ -1,0 +1,12 @@
+"""Errors of the functions of ``verl.trainer.ppo``, each also the builtin that verl raises in the same place."""
+
+from runtime.errors import ConfigError, VerliftError
+from shared_algos.errors import AlgorithmError
+
+
+class UnknownKindError(VerliftError, AlgorithmError, NotImplementedError):
+    """A KL estimator or controller of that name does not exist."""
+
+
+class BadSettingError(ConfigError, AlgorithmError, AssertionError):
+    """A setting has a value, or is missing, so that a function cannot do what it was asked for."""

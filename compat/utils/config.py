@@ -1,0 +1,19 @@
+"""``verl.utils.config.validate_config`` over our checks."""
+
+from __future__ import annotations
+
+from omegaconf import DictConfig
+
+from runtime.config.composed import settle_config
+
+
+def validate_config(
+    config: DictConfig,
+    use_reference_policy: bool | None = None,  # noqa: ARG001  (both are read off the config)
+    use_critic: bool | None = None,  # noqa: ARG001
+) -> None:
+    """Check every key and number of a recipe's config, old names included; nothing is changed.
+
+    Raises ``ConfigError`` naming the key, and ``BatchSizeError`` for numbers that do not divide.
+    """
+    settle_config(config, use_v1=False)
