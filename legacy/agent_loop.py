@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from omegaconf import DictConfig
 
@@ -18,7 +18,7 @@ from runtime.agent_loop.runner import unfinished
 from runtime.errors import RolloutError
 from runtime.identity import TrajectoryKey
 from runtime.rollout.types import SamplingParams
-from runtime.trainer.policy_weights import PolicyWeights
+from runtime.trainer.rollout_actors import RolloutActors
 from runtime.workers.group import get
 
 
@@ -30,6 +30,16 @@ class SessionRequest:
     session_id: int
     params: SamplingParams
     score: bool = True
+
+
+class WeightsSource(Protocol):
+    """Where a manager's rollout gets the policy's weights from; see ``PolicyWeights``."""
+
+    rollout: RolloutActors
+
+    def bring_newest(self) -> None: ...
+
+    def sleep(self) -> None: ...
 
 
 class AgentLoopWorker:
@@ -78,7 +88,7 @@ class AgentLoopManager:
     scores: whether workers score rows that bring reward columns.
     """
 
-    def __init__(self, config: DictConfig, weights: PolicyWeights, scores: bool = True) -> None:
+    def __init__(self, config: DictConfig, weights: WeightsSource, scores: bool = True) -> None:
         self.config, self.weights, self.scores = config, weights, scores
         self.rollout = weights.rollout
         self._calls = 0
@@ -94,7 +104,8 @@ class AgentLoopManager:
         """
         self._calls += 1
         requests = [
-            SessionRequest(*request, score=self.scores) for request in session_requests(prompts, self.config, self._calls)
+            SessionRequest(*request, score=self.scores)
+            for request in session_requests(prompts, self.config, self._calls)
         ]
         self.weights.bring_newest()
         started = time.perf_counter()

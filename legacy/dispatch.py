@@ -94,4 +94,3 @@ def _order(group: Any, rows: int) -> Tensor:
 
 def _settings(group: Any) -> DictConfig:
     return group.ray_cls_with_init.kwargs["config"]
-

@@ -27,9 +27,7 @@ _GREEDY = "__do_sample__"
 """verl's object column that says row by row whether to sample."""
 
 
-def session_requests(
-    prompts: DataProto, config: DictConfig, call: int
-) -> list[tuple[Submission, int, SamplingParams]]:
+def session_requests(prompts: DataProto, config: DictConfig, call: int) -> list[tuple[Submission, int, SamplingParams]]:
     """The session that each row asks for.
 
     Rows of this trainer bring ``submission`` and ``session_id``. Rows of a recipe are taken as they are: those of one
@@ -135,8 +133,8 @@ def _token_ids(prompts: DataProto) -> np.ndarray:
     there = () if prompts.batch is None else prompts.batch.keys()
     if missing := {"input_ids", "attention_mask"} - set(there):
         raise MissingColumnError(
-            f"rows to generate from need raw_prompt, raw_prompt_ids, or input_ids with attention_mask; {sorted(missing)} "
-            f"are not there, only {sorted([*there, *prompts.non_tensor_batch])}"
+            f"rows to generate from need raw_prompt, raw_prompt_ids, or input_ids with attention_mask; "
+            f"{sorted(missing)} are not there, only {sorted([*there, *prompts.non_tensor_batch])}"
         )
     ids, mask = prompts["input_ids"], prompts["attention_mask"].to(torch.bool)
     return object_array([row[exists].tolist() for row, exists in zip(ids, mask, strict=True)])

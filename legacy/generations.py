@@ -58,7 +58,8 @@ class GenerationLogs:
         rollout_data_dir: str,
     ) -> None:
         """Write the trajectories of ``batch`` to ``rollout_data_dir/STEP.jsonl``."""
-        truths = [(row.non_tensor_batch.get("reward_model") or {}).get("ground_truth") for row in batch]
+        answers = batch.non_tensor_batch.get("reward_model", [{}] * len(batch))
+        truths = [(answer or {}).get("ground_truth") for answer in answers]
         self._dump_generations(
             self.tokenizer.batch_decode(batch["prompts"], skip_special_tokens=True),
             self.tokenizer.batch_decode(batch["responses"], skip_special_tokens=True),

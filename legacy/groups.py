@@ -62,7 +62,7 @@ class ModelGroups:
         manager: ResourcePoolManager,
         group_class: type[RayWorkerGroup],
     ) -> ModelGroups:
-        """Start one actor a role and rank. Raises ``ConfigError`` for a role that the config needs and nobody serves."""
+        """Start one actor a role and rank. ``ConfigError`` names a role that the config needs and nobody serves."""
         arguments = _worker_arguments(config, workers)
         if not manager.resource_pool_dict:
             manager.create_resource_pool()
@@ -74,9 +74,7 @@ class ModelGroups:
             for pool, of_pool in by_pool.items():
                 pool.timeout_s = config.runtime.schedule_timeout_s
                 classes = create_colocated_worker_cls(of_pool)
-                together = group_class(
-                    resource_pool=pool, ray_cls_with_init=classes, device_name=config.trainer.device
-                )
+                together = group_class(resource_pool=pool, ray_cls_with_init=classes, device_name=config.trainer.device)
                 groups |= together.spawn(prefix_set=of_pool.keys())
         except BaseException:
             release(manager)
@@ -92,7 +90,8 @@ class ModelGroups:
         """Start the rollout beside rank 0 of the actor, load every model, and wait for all of them."""
         config = self.config
         agents = reserve(
-            [{"CPU": ACTOR_CPUS}] * config.actor_rollout_ref.rollout.agent.num_workers, config.runtime.schedule_timeout_s
+            [{"CPU": ACTOR_CPUS}] * config.actor_rollout_ref.rollout.agent.num_workers,
+            config.runtime.schedule_timeout_s,
         )
         self._placements.append(agents)
         rollout = RolloutActors(
@@ -142,20 +141,17 @@ class CheckpointManager:
 def _worker_arguments(config: DictConfig, workers: Mapping[Role, Any]) -> dict[Role, RayClassWithInitArgs]:
     """The workers that ``config`` needs, with the arguments that verl gives them."""
     actor = _actor_role(workers)
-    needed = {actor: (config.actor_rollout_ref, str(actor))}
+    needed: dict[Role, dict[str, Any]] = {actor: {"config": config.actor_rollout_ref, "role": str(actor)}}
     if uses_critic(config):
-        needed[Role.Critic] = (config.critic, None)
+        needed[Role.Critic] = {"config": config.critic}
     if uses_reference(config) and actor is Role.ActorRollout:
-        needed[Role.RefPolicy] = (config.actor_rollout_ref, "ref")
+        needed[Role.RefPolicy] = {"config": config.actor_rollout_ref, "role": "ref"}
     if missing := [role for role in needed if role not in workers]:
         raise ConfigError(
             f"role_worker_mapping has no worker for {', '.join(map(str, missing))}, which the config needs; it has "
             f"{', '.join(map(str, workers))}"
         )
-    return {
-        role: RayClassWithInitArgs(cls=workers[role], config=part, **({"role": name} if name else {}))
-        for role, (part, name) in needed.items()
-    }
+    return {role: RayClassWithInitArgs(cls=workers[role], **arguments) for role, arguments in needed.items()}
 
 
 def _actor_role(workers: Mapping[Role, Any]) -> Role:

@@ -7,7 +7,7 @@ import socket
 from typing import Any
 
 import ray
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from compat.data.rl_dataset import collate_fn, create_rl_dataset, create_rl_sampler
 from compat.single_controller.pools import ResourcePoolManager
@@ -109,4 +109,3 @@ def run_ppo(config: DictConfig, task_runner_class: Any = None) -> None:
     if not hasattr(runner_class, "remote"):
         runner_class = ray.remote(num_cpus=1)(runner_class)
     get(runner_class.remote().run.remote(config), "TaskRunner")
-

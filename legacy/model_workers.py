@@ -67,7 +67,11 @@ class ModelEngineWorker(Worker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def save_checkpoint(
-        self, local_path: str, hdfs_path: str | None = None, global_step: int = 0, max_ckpt_to_keep: int | None = None
+        self,
+        local_path: str,
+        hdfs_path: str | None = None,
+        global_step: int = 0,  # noqa: ARG002  the path names it
+        max_ckpt_to_keep: int | None = None,
     ) -> None:
         """Write weights, optimizer, schedule and random state to the folder ``local_path``; collective.
 
@@ -99,10 +103,6 @@ class ModelEngineWorker(Worker):
     def stop_profile(self, **_unused: Any) -> None:
         """Nothing is profiled."""
 
-    def trained(self, data: Any, metrics: dict[str, list[float]]) -> DataProto:
-        """The answer to an update: no columns, and the metrics of each mini-batch in ``meta_info["metrics"]``."""
-        return DataProto(meta_info={"metrics": metrics})
-
     def step_of(self, data: Any) -> int:
         """The training step of an update: what the batch says, or the number of updates so far."""
         self._updates += 1
@@ -110,7 +110,7 @@ class ModelEngineWorker(Worker):
 
 
 class ActorRolloutRefWorker(ModelEngineWorker):
-    """One rank of the policy, of its reference, or of both.
+    """One rank of the policy, of its reference, or of both (verl's worker of that name).
 
     role: ``actor``, ``rollout`` and ``ref`` joined by ``_``, as verl writes them. ``generate_sequences`` asks the rollout
     server, which is an actor of its own: the one of the trainer, or one that rank 0 starts when there is none.
@@ -126,14 +126,14 @@ class ActorRolloutRefWorker(ModelEngineWorker):
         self._rollout: RolloutActors | None = None
         self._manager: AgentLoopManager | None = None
 
-    def build_model(self) -> ModelWorker:
-        return ActorWorker(
-            self.rank, self.world_size, self.settings, policy=self._is_actor, reference=self._is_ref
-        )
+    model: ActorWorker
+
+    def build_model(self) -> ActorWorker:
+        return ActorWorker(self.rank, self.world_size, self.settings, policy=self._is_actor, reference=self._is_ref)
 
     @register(dispatch_mode=INFER)
     def compute_log_prob(self, data: DataProto) -> DataProto:
-        """``old_log_probs`` and ``entropys`` ``[B, R]`` of the policy as it is now; ``sum_pi_squared`` if configured."""
+        """``old_log_probs`` and ``entropys`` ``[B, R]`` of the policy; ``sum_pi_squared`` where it is needed."""
         answer = self.model.compute_log_prob(data)
         answer.rename("entropy", "entropys")
         return answer
@@ -146,7 +146,7 @@ class ActorRolloutRefWorker(ModelEngineWorker):
     @register(dispatch_mode=UPDATE)
     def update_actor(self, data: DataProto) -> DataProto:
         """Train on the batch; metrics a mini-batch in ``meta_info["metrics"]``."""
-        return self.trained(data, self.model.update_actor(data, self.step_of(data)))
+        return DataProto(meta_info={"metrics": self.model.update_actor(data, self.step_of(data))})
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def use_rollout(self, rollout: RolloutActors) -> None:
@@ -199,9 +199,11 @@ class WeightsAtHand:
 
 
 class CriticWorker(ModelEngineWorker):
-    """One rank of the critic."""
+    """One rank of the critic (verl's worker of that name)."""
 
-    def build_model(self) -> ModelWorker:
+    model: RuntimeCriticWorker
+
+    def build_model(self) -> RuntimeCriticWorker:
         return RuntimeCriticWorker(self.rank, self.world_size, self.settings)
 
     @register(dispatch_mode=INFER)
@@ -212,7 +214,7 @@ class CriticWorker(ModelEngineWorker):
     @register(dispatch_mode=UPDATE)
     def update_critic(self, data: DataProto) -> DataProto:
         """Train on the batch; metrics a mini-batch in ``meta_info["metrics"]``."""
-        return self.trained(data, self.model.update_critic(data, self.step_of(data)))
+        return DataProto(meta_info={"metrics": self.model.update_critic(data, self.step_of(data))})
 
 
 def _refuse_remote(hdfs_path: str | None) -> None:

@@ -6,7 +6,7 @@ from runtime.config import load_config
 from runtime.errors import CheckpointError
 from verlift.trainers import build_trainer
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("cluster")]
 
 
 def config_of(folder, use_v1, *overrides):
@@ -36,7 +36,7 @@ def weights_after(config):
 
 
 @pytest.mark.parametrize("use_v1", [False, True])
-def test_a_resumed_run_is_the_uninterrupted_one(cluster, tmp_path, use_v1):
+def test_a_resumed_run_is_the_uninterrupted_one(tmp_path, use_v1):
     whole = weights_after(config_of(tmp_path / "whole", use_v1, "trainer.total_training_steps=3"))
     parts = tmp_path / "parts"
     weights_after(config_of(parts, use_v1, "trainer.total_training_steps=2", "trainer.save_freq=1", *_ONE_SCHEDULE))
@@ -45,7 +45,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(cluster, tmp_path, use_v1):
     assert resumed == whole
 
 
-def test_a_folder_that_holds_no_checkpoint_is_named(cluster, tmp_path):
+def test_a_folder_that_holds_no_checkpoint_is_named(tmp_path):
     config = config_of(tmp_path, False, "trainer.resume_mode=resume_path", f"trainer.resume_from_path={tmp_path}/none")
     trainer = build_trainer(config)
     try:

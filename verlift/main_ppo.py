@@ -48,7 +48,9 @@ def _train(given: argparse.Namespace, forced: Sequence[str]) -> None:
 
     path = given.config_path or given.config_dir
     ours = path is None or Path(path).as_posix() in _OUR_CONFIGS
-    config = read_config(given.config_name.removesuffix(".yaml"), None if ours else Path(path), [*given.overrides, *forced])
+    config = read_config(
+        given.config_name.removesuffix(".yaml"), None if ours else Path(path), [*given.overrides, *forced]
+    )
     if given.cfg is None:
         train_with(config)
     else:

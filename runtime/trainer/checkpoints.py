@@ -80,7 +80,9 @@ class Checkpoints:
         keep = self._settings[_KEEP[role]]
         if not keep:
             return
-        older = sorted((folder for folder in self.root.glob(f"{_STEP}*/{role}") if step_of(folder.parent) < step), key=_age)
+        older = sorted(
+            (folder for folder in self.root.glob(f"{_STEP}*/{role}") if step_of(folder.parent) < step), key=_age
+        )
         for folder in older[: len(older) - keep + 1]:
             shutil.rmtree(folder)
 

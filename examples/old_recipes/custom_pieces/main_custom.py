@@ -4,7 +4,6 @@ import hydra
 import pieces  # noqa: F401  (registers the estimator, the loss and the reward manager)
 import ray
 from omegaconf import OmegaConf
-
 from verl import DataProto
 from verl.trainer.main_ppo import TaskRunner, create_rl_dataset, create_rl_sampler, run_ppo
 from verl.trainer.ppo.ray_trainer import RayPPOTrainer
@@ -37,9 +36,9 @@ class CustomTaskRunner(TaskRunner):
         self.add_reward_model_worker(config)
         self.add_ref_policy_worker(config, actor_rollout_cls)
 
+        from verl.trainer.ppo.utils import need_critic, need_reference_policy
         from verl.utils import hf_processor, hf_tokenizer
         from verl.utils.config import validate_config
-        from verl.trainer.ppo.utils import need_critic, need_reference_policy
         from verl.utils.fs import copy_to_local
 
         validate_config(

@@ -3,7 +3,6 @@
 from collections import defaultdict
 
 import torch
-
 from verl import DataProto
 from verl.trainer.ppo.core_algos import agg_loss, register_adv_est, register_policy_loss
 from verl.utils.reward_score import default_compute_score
@@ -27,7 +26,9 @@ def compute_median_baseline_advantage(token_level_rewards, response_mask, index,
 
 
 @register_policy_loss("clip_then_mask")
-def compute_policy_loss_clip_then_mask(old_log_prob, log_prob, advantages, response_mask, loss_agg_mode="token-mean", config=None):
+def compute_policy_loss_clip_then_mask(
+    old_log_prob, log_prob, advantages, response_mask, loss_agg_mode="token-mean", config=None
+):
     """Tokens whose ratio has left the trust region are masked instead of clipped; four values, as up to verl 0.6."""
     negative_approx_kl = log_prob - old_log_prob
     ratio = torch.exp(negative_approx_kl)

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from omegaconf import OmegaConf
 from tqdm import tqdm
-
 from verl import DataProto
 from verl.trainer.ppo.core_algos import agg_loss
 from verl.trainer.ppo.metric_utils import (

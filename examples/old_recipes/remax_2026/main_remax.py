@@ -7,14 +7,13 @@ import hydra
 import ray
 from omegaconf import OmegaConf
 from remax_ray_trainer import RemaxTrainer
-from weight_norm_worker import CountingWorker
-
 from verl.single_controller.ray import RayWorkerGroup
 from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
 from verl.trainer.ppo.ray_trainer import ResourcePoolManager
 from verl.trainer.ppo.utils import Role, need_reference_policy
 from verl.utils.device import auto_set_device
 from verl.utils.fs import copy_to_local
+from weight_norm_worker import CountingWorker
 
 
 @ray.remote(num_cpus=1)

@@ -1,7 +1,6 @@
 """A worker of the recipe's own: it counts its updates and tells the norm of the prompt batch it last trained on."""
 
 import torch
-
 from verl import DataProto
 from verl.single_controller.base.decorator import Dispatch, register
 from verl.workers.fsdp_workers import ActorRolloutRefWorker
