@@ -112,8 +112,8 @@ class ModelEngineWorker(Worker):
 class ActorRolloutRefWorker(ModelEngineWorker):
     """One rank of the policy, of its reference, or of both (verl's worker of that name).
 
-    role: ``actor``, ``rollout`` and ``ref`` joined by ``_``, as verl writes them. ``generate_sequences`` asks the rollout
-    server, which is an actor of its own: the one of the trainer, or one that rank 0 starts when there is none.
+    role: ``actor``, ``rollout`` and ``ref`` joined by ``_``, as verl writes them. ``generate_sequences`` asks the
+    rollout server, which is an actor of its own: the one of the trainer, or one that rank 0 starts when there is none.
     """
 
     def __init__(self, config: DictConfig, role: str = "actor_rollout", **unused: Any) -> None:

@@ -39,11 +39,11 @@ class RayPPOTrainer(GenerationLogs, LegacyTrainer):
 
     Subclass it and override ``fit`` or any seam (``_get_gen_batch``, ``_compute_old_log_prob``,
     ``_compute_ref_log_prob``, ``_compute_values``, ``_balance_batch``, ``_update_critic``, ``_update_actor``,
-    ``_validate``, ``_save_checkpoint``, ``_load_checkpoint``, ``init_workers``). Without an override, ``fit`` is the loop
-    of ``verlift train trainer.use_v1=false``, with the same results bit by bit.
+    ``_validate``, ``_save_checkpoint``, ``_load_checkpoint``, ``init_workers``). Without an override, ``fit`` is the
+    loop of ``verlift train trainer.use_v1=false``, with the same results bit by bit.
 
-    config: as hydra composed it; read as ``load_config`` reads one. ``self.config`` then holds the keys that were given
-    and their present names. reward_fn, val_reward_fn: callables on a ``DataProto`` (``load_reward_manager``); where they
+    config: as hydra composed it; read as ``load_config`` reads one. ``self.config`` then holds the keys that were
+    given and their present names. reward_fn, val_reward_fn: callables on a ``DataProto`` (``load_reward_manager``); where they
     are given, workers do not score.
 
     Raises ``ConfigError`` for a config that cannot be trained.

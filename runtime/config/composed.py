@@ -1,4 +1,4 @@
-"""Configs that a recipe's own hydra app has composed: read as ``load_config`` reads one, and handed back with old names.
+"""Configs that a recipe's own hydra app has composed: read as ``load_config`` reads one, and given back with old names.
 
 A recipe reads keys of the verl version that it was written for, so what it gets holds them beside their present names.
 """

@@ -33,7 +33,7 @@ class Checkpoints:
         self.root = Path(config.trainer.default_local_dir).absolute()
 
     def save(self, step: int, groups: Mapping[str, WorkerGroup], state: Mapping[str, Any]) -> Path:
-        """Write every rank of ``groups`` (by ``actor``, ``critic``) and the trainer's own ``state``, then the step's name.
+        """Write every rank of ``groups`` (by ``actor``, ``critic``) and the trainer's ``state``, then the step's name.
 
         A run that ends in between leaves the checkpoint before it as the newest one. state: numbers, text, tensors and
         containers of them.

@@ -19,8 +19,8 @@ _MAX_CALLS = 1_000_000
 class RolloutActors:
     """One server and its agent-loop workers; the constructor only starts them, ``wait`` waits.
 
-    agent_loop_class: a trainer's own actor class, made of (config, server), with a method ``start``. server, agents: the
-    Ray options of each actor.
+    agent_loop_class: a trainer's own actor class, made of (config, server), with a method ``start``. server, agents:
+    the Ray options of each actor.
     """
 
     def __init__(

@@ -111,7 +111,7 @@ def start_workers(
 
 
 class _Layout:
-    """Who shares what: rank r of every role, and the server beside rank 0, share bundle r; all others have their own."""
+    """Who shares what: rank r of every role, and the server beside rank 0, share bundle r; others have their own."""
 
     def __init__(self, config: DictConfig, with_critic: bool, num_helpers: int) -> None:
         self.num_ranks = num_ranks(config)
