@@ -111,11 +111,17 @@ def read_batch(data: DataProto, fields: Sequence[str]) -> TrajectoryBatch:
 
 
 @containers.answer.register
-def answer(data: DataProto, batch: TrajectoryBatch, columns: Mapping[str, Tensor]) -> DataProto:
+def answer(
+    data: DataProto,
+    batch: TrajectoryBatch,
+    columns: Mapping[str, Tensor],
+    objects: Mapping[str, np.ndarray] | None = None,
+) -> DataProto:
     """Pad response-level ``columns`` to the width of the batch's responses: only the new columns are sent back."""
     width = _tensors(data)["responses"].shape[1]
     return DataProto.from_dict(
-        tensors={name: pad_right(column, batch.responses, width) for name, column in columns.items()}
+        tensors={name: pad_right(column, batch.responses, width) for name, column in columns.items()},
+        non_tensors=dict(objects or {}),
     )
 
 

@@ -137,17 +137,14 @@ class RayPPOTrainer(GenerationLogs, LegacyTrainer):
     # Stages that a reward function in the driver changes.
 
     def reward(self, batch: DataProto) -> tuple[DataProto, Series]:
-        if self.reward_fn is not None:
-            batch = self._scored(batch, self.reward_fn)
-        return super().reward(batch)
+        reward_fn = self.reward_fn
+        if batch.meta_info.get("validate", False):
+            reward_fn = self.val_reward_fn or reward_fn
+        return super().reward(batch if reward_fn is None else self._scored(batch, reward_fn))
 
     def balance(self, batch: DataProto) -> tuple[DataProto, Series]:
         self._balance_batch(batch, metrics={})
         return batch, {}
-
-    def scored_for_validation(self, batch: DataProto) -> DataProto:
-        reward_fn = self.val_reward_fn or self.reward_fn
-        return batch if reward_fn is None else self._scored(batch, reward_fn)
 
     def _scored(self, batch: DataProto, reward_fn: Callable[..., Any]) -> DataProto:
         scores, infos = compute_reward(batch, reward_fn)

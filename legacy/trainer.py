@@ -22,11 +22,12 @@ from runtime.agent_loop.runner import session_params, sessions_each
 from runtime.arrays import object_array
 from runtime.balance import balanced_order
 from runtime.config import bypasses_old_log_prob
-from runtime.errors import ConfigError, RewardError
+from runtime.errors import ConfigError
 from runtime.group_filter import GroupFilter
 from runtime.identity import TrajectoryKey
 from runtime.metrics import batch_metrics, by_source
 from runtime.pf_ppo import Resampling
+from runtime.reward import RewardStage
 from runtime.trainer.base import Series, Trainer
 from runtime.trainer.hooks import StageHook, StageRecord
 from runtime.trainer.stages import written_fields
@@ -50,6 +51,7 @@ class LegacyTrainer(Trainer):
         super().__init__(config, hooks)
 
     def _start_workers(self) -> Workers:
+        self.reward_stage = RewardStage.from_config(self.config)
         self.advantage_stage = AdvantageStage.from_config(self.config)
         groups = ModelGroups.start(
             self.config, self.role_worker_mapping, self.resource_pool_manager, self.ray_worker_group_cls
@@ -65,18 +67,15 @@ class LegacyTrainer(Trainer):
         return workers
 
     def play(self, prompts: list[Submission]) -> DataProto:
-        return self._play(prompts, validate=False)
+        return self.scored_for_filter(self._play(prompts, validate=False))
 
     def kept_rows(self, batch: DataProto, group_filter: GroupFilter) -> list[int]:
         return group_filter.kept_rows(read_batch(batch, group_filter.reads))
 
     def reward(self, batch: DataProto) -> tuple[DataProto, Series]:
-        scores = batch["rm_scores"]
-        bad = (~torch.isfinite(scores)).nonzero()
-        if len(bad):
-            row, token = bad[0].tolist()
-            raise RewardError(f"rm_scores of trajectory {keys_of(batch)[row]} hold {float(scores[row, token])}")
-        return batch.union(DataProto.from_dict(tensors={"token_level_scores": scores})), {}
+        trajectories = read_batch(batch, self.reward_stage.reads(column_names(batch)))
+        rewarded = self.reward_stage(trajectories)
+        return batch.union(answer(batch, trajectories, rewarded.columns, rewarded.objects)), {}
 
     def balance(self, batch: DataProto) -> tuple[DataProto, Series]:
         lengths = batch["attention_mask"].sum(1).tolist()
@@ -86,9 +85,9 @@ class LegacyTrainer(Trainer):
     def old_log_prob(self, batch: DataProto) -> tuple[DataProto, Series]:
         if bypasses_old_log_prob(self.config):
             return batch.union(DataProto.from_dict({"old_log_probs": batch["rollout_log_probs"]})), {}
-        answer, _ = self._compute_old_log_prob(batch)
-        answer.rename("entropys", "entropy")
-        return batch.union(answer), {}
+        scored, _ = self._compute_old_log_prob(batch)
+        scored.rename("entropys", "entropy")
+        return batch.union(scored), {}
 
     def ref_log_prob(self, batch: DataProto) -> tuple[DataProto, Series]:
         return batch.union(self._compute_ref_log_prob(batch)), {}
@@ -157,14 +156,10 @@ class LegacyTrainer(Trainer):
         return batch_metrics(read_batch(batch, self.metric_fields), self.config.data.max_response_length)
 
     def validation_scores(self, prompts: list[Submission]) -> dict[str, list[float]]:
-        batch = self.scored_for_validation(self._play(prompts, validate=True))
+        batch, _ = self.reward(self._play(prompts, validate=True))
         trajectories = read_batch(batch, ["rm_scores", "data_source"])
         totals = trajectories.responses.sum(trajectories["rm_scores"])
         return by_source(trajectories.objects["data_source"], totals)
-
-    def scored_for_validation(self, batch: DataProto) -> DataProto:
-        """``batch`` with ``rm_scores``: here those that the workers gave."""
-        return batch
 
     def keys_of(self, batch: DataProto) -> list[TrajectoryKey]:
         return keys_of(batch)
@@ -192,6 +187,7 @@ class LegacyTrainer(Trainer):
         generated = self.async_rollout_manager.generate_sequences(requests)
         trained = n * len(prompts)
         played = batch.repeat(n, interleave=True).union(generated.slice(0, trained))
+        played.meta_info["validate"] = validate
         if greedy:
             baselines = generated.slice(trained, None)["rm_scores"].sum(-1)
             played = played.union(DataProto.from_dict({"reward_baselines": baselines.repeat_interleave(n)}))

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import singledispatch
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from runtime.trajectories import TrajectoryBatch
@@ -43,6 +44,11 @@ def read_batch(shard: Any, fields: Sequence[str]) -> TrajectoryBatch:  # noqa: A
 
 
 @singledispatch
-def answer(shard: Any, batch: TrajectoryBatch, columns: Mapping[str, Tensor]) -> Any:  # noqa: ARG001
-    """Give packed ``columns``, computed from ``batch``, back in the shard's own kind."""
+def answer(
+    shard: Any,
+    batch: TrajectoryBatch,  # noqa: ARG001
+    columns: Mapping[str, Tensor],  # noqa: ARG001
+    objects: Mapping[str, np.ndarray] | None = None,  # noqa: ARG001
+) -> Any:
+    """Give packed ``columns`` and ``objects [B]``, computed from ``batch``, back in the shard's own kind."""
     raise _unknown(shard)

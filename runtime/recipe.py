@@ -23,6 +23,8 @@ from shared_algos.policy_losses import POLICY_LOSSES
 IMPORT_MODULES = "runtime.import_modules"
 KEYS = ("actor_rollout_ref.model.external_lib", "critic.model.external_lib", IMPORT_MODULES)
 
+_OURS = ("shared_algos.", "runtime.")
+
 FROM_ENVIRONMENT = "VERL_USE_EXTERNAL_MODULES"
 """verl's environment variable: modules separated by commas."""
 
@@ -51,15 +53,21 @@ def import_modules(config: DictConfig) -> None:
 
 
 def with_modules_of_algorithms(config: DictConfig) -> DictConfig:
-    """``config`` whose ``runtime.import_modules`` name the modules of its estimator and its loss, if they are not ours.
+    """``config`` whose ``runtime.import_modules`` name the modules of its estimator, loss and reward manager.
+
+    Modules of our own are left out.
 
     A driver that imports a recipe itself has them registered; this leads the workers to them. Raises ``ConfigError``
     for a function that lives where no worker can import it.
     """
+    # Imports transformers, which takes seconds: only a trainer needs it.
+    from runtime.reward.registry import configured_class
+
     entries = (ADVANTAGES.get(config.algorithm.adv_estimator), POLICY_LOSSES.get(policy_loss_name(config)))
-    names = [
-        _importable(entry.function) for entry in entries if not entry.function.__module__.startswith("shared_algos.")
-    ]
+    pieces: list[Callable[..., Any]] = [entry.function for entry in entries]
+    if config.reward.reward_manager.source == "register":
+        pieces.append(configured_class(config))
+    names = [_importable(piece) for piece in pieces if not piece.__module__.startswith(_OURS)]
     named = {name for key in KEYS for name in OmegaConf.select(config, key)}
     new = [name for name in dict.fromkeys(names) if name not in named]
     if not new:

@@ -115,3 +115,10 @@ def level_of(name: str) -> Level:
         return LEVELS[name]
     except KeyError:
         raise KeyError(f"{name!r} is not a tensor field; declare its level in runtime.fields.LEVELS") from None
+
+
+def outcome_scores(scores: Sequence[float], responses: Segments) -> Tensor:
+    """Token-level scores ``[T]`` float32 that hold each row's outcome on its last response token."""
+    column = torch.zeros(responses.num_tokens, dtype=torch.float32)
+    column[responses.offsets[1:] - 1] = torch.tensor(scores, dtype=torch.float32)
+    return column

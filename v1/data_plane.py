@@ -163,9 +163,14 @@ def read(batch: Rows, fields: Sequence[str]) -> TrajectoryBatch:
     return containers.read_batch(resolve(batch), fields)
 
 
-def write(batch: KVBatchMeta, trajectories: TrajectoryBatch, columns: Mapping[str, Tensor]) -> None:
-    """Write packed ``columns`` of ``trajectories`` back under the keys of ``batch``."""
-    containers.answer(resolve(batch), trajectories, columns)
+def write(
+    batch: KVBatchMeta,
+    trajectories: TrajectoryBatch,
+    columns: Mapping[str, Tensor],
+    objects: Mapping[str, np.ndarray] | None = None,
+) -> None:
+    """Write packed ``columns`` and ``objects`` of ``trajectories`` back under the keys of ``batch``."""
+    containers.answer(resolve(batch), trajectories, columns, objects)
 
 
 def resolve(batch: Rows) -> Shard:
@@ -240,13 +245,18 @@ def _read_batch(shard: Shard, fields: Sequence[str]) -> TrajectoryBatch:
 
 
 @containers.answer.register
-def _answer(shard: Shard, batch: TrajectoryBatch, columns: Mapping[str, Tensor]) -> KVBatchMeta:
+def _answer(
+    shard: Shard,
+    batch: TrajectoryBatch,
+    columns: Mapping[str, Tensor],
+    objects: Mapping[str, np.ndarray] | None = None,
+) -> KVBatchMeta:
     if shard.rows is not None:
         raise DataPlaneError(
             f"{sorted(columns)} of drawn rows cannot be written: {len(shard)} rows share {len(shard.batch)} keys. "
             "Write before rows are drawn"
         )
-    connect().put(_as_tensordict(batch, columns, {}), shard.meta)
+    connect().put(_as_tensordict(batch, columns, objects or {}), shard.meta)
     return shard.batch
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import torch
 from omegaconf import DictConfig
 
 from runtime import metrics
 from runtime.advantage import AdvantageStage
-from runtime.errors import RewardError
 from runtime.group_filter import GroupFilter
 from runtime.pf_ppo import Resampling
 from runtime.recipe import import_modules
+from runtime.reward import RewardStage
 from runtime.trainer.hooks import StageHook, StageRecord
 from runtime.trainer.stages import written_fields
 from v1 import data_plane
@@ -28,19 +27,16 @@ class DataWorker:
         self.advantage_stage = AdvantageStage.from_config(config)
 
     def start(self) -> None:
-        """Import what registers the estimator, and attach to TransferQueue."""
+        """Import what registers the estimator and the reward manager, and attach to TransferQueue."""
         import_modules(self.config)
+        self.reward_stage = RewardStage.from_config(self.config)
         data_plane.connect()
 
-    def check_rewards(self, batch: KVBatchMeta) -> None:
-        """File ``rm_scores`` as ``token_level_scores``; ``RewardError`` names a row with a NaN or infinite score."""
-        trajectories = data_plane.read(batch, ["rm_scores"])
-        scores = trajectories["rm_scores"]
-        bad = (~torch.isfinite(scores)).nonzero()
-        if len(bad):
-            row = int(trajectories.responses.rows[bad[0, 0]])
-            raise RewardError(f"rm_scores of trajectory {batch.keys[row]} hold {float(scores[bad[0, 0]])}")
-        data_plane.write(batch, trajectories, {"token_level_scores": scores})
+    def compute_rewards(self, batch: KVBatchMeta) -> None:
+        """Run the reward stage."""
+        trajectories = data_plane.read(batch, self.reward_stage.reads(data_plane.field_names(batch)))
+        rewarded = self.reward_stage(trajectories)
+        data_plane.write(batch, trajectories, rewarded.columns, rewarded.objects)
 
     def kept_rows(self, batch: KVBatchMeta, group_filter: GroupFilter) -> list[int]:
         """The rows whose group ``group_filter`` keeps."""

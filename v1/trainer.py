@@ -44,7 +44,7 @@ class V1Trainer(Trainer):
         return workers
 
     def play(self, prompts: list[Submission]) -> KVBatchMeta:
-        return self._play(prompts, self.replay_buffer, validate=False)
+        return self.scored_for_filter(self._play(prompts, self.replay_buffer, validate=False))
 
     def kept_rows(self, batch: KVBatchMeta, group_filter: GroupFilter) -> list[int]:
         return self._on_data("kept_rows", batch, group_filter)
@@ -53,7 +53,7 @@ class V1Trainer(Trainer):
         self.replay_buffer.clear(containers.select_rows(batch, torch.tensor(rows, dtype=torch.int64)))
 
     def reward(self, batch: KVBatchMeta) -> tuple[KVBatchMeta, Series]:
-        self._on_data("check_rewards", batch)
+        self._on_data("compute_rewards", batch)
         return batch, {}
 
     def balance(self, batch: Rows) -> tuple[Rows, Series]:
@@ -95,7 +95,7 @@ class V1Trainer(Trainer):
 
     def validation_scores(self, prompts: list[Submission]) -> dict[str, list[float]]:
         buffer = self._replay_buffer("val")
-        batch = self._play(prompts, buffer, validate=True)
+        batch, _ = self.reward(self._play(prompts, buffer, validate=True))
         scores = self._on_data("scores_by_source", batch)
         buffer.clear(batch)
         return scores

@@ -3,8 +3,8 @@
 A dispatch function gets the worker group and the call's arguments, and returns positional and keyword arguments in
 which every value is a list with one entry a rank. A collect function gets the group and the list of answers. The
 meaning is that of ``verl.single_controller.base.decorator``; what differs: an argument is never changed in place,
-auto-padding also works for meshes and for answers that are not fetched yet, and ``TensorDict`` and lists of B items are
-cut like a ``DataProto``.
+auto-padding works for every mode that cuts a batch and for answers that are not fetched yet, and ``TensorDict`` and
+lists of B items are cut like a ``DataProto``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from compat.single_controller import shards
 from compat.single_controller.errors import DispatchError, DispatchModeError
 
 PADDING_SIZE_KEY = "_padding_size_key_x123d"
-"""Under this name a dispatch function says how many rows it added; verl's own spelling, which custom modes may use."""
+"""The keyword argument, taken out again before the call, under which a dispatch function says which rows it added."""
 
 Arguments = tuple[Sequence[Any], dict[str, Any]]
 
@@ -77,8 +77,8 @@ def split_arguments(chunks: int, *args: Any, **kwargs: Any) -> Arguments:
 def split_arguments_with_padding(chunks: int, *args: Any, **kwargs: Any) -> Arguments:
     """``split_arguments`` in which batches with auto-padding on are first filled up to a multiple of ``chunks``.
 
-    How many rows were added stands under ``PADDING_SIZE_KEY``. Padded batches must have one length, or
-    ``DispatchError`` names the lengths.
+    The ``shards.Padding`` stands under ``PADDING_SIZE_KEY``. Padded batches must have one length, or ``DispatchError``
+    names the lengths.
     """
     lengths = {len(value) for value in (*args, *kwargs.values()) if shards.pads(value)}
     if len(lengths) > 1:
@@ -87,7 +87,8 @@ def split_arguments_with_padding(chunks: int, *args: Any, **kwargs: Any) -> Argu
         )
     if not lengths:
         return split_arguments(chunks, *args, **kwargs)
-    padding = -lengths.pop() % chunks
+    length = lengths.pop()
+    padding = shards.Padding(-length % chunks, length + -length % chunks)
 
     def filled(value: Any) -> Any:
         return shards.pad(value, padding) if shards.pads(value) else value
@@ -105,7 +106,7 @@ def dispatch_dp_compute_data_proto_with_func(worker_group: Any, *args: Any, **kw
     """The first argument is a function, which every rank gets whole."""
     if not args or not isinstance(args[0], FunctionType):
         raise DispatchError("Dispatch.DP_COMPUTE_PROTO_WITH_FUNC takes a function as its first argument")
-    parts, named = split_arguments(worker_group.world_size, *args[1:], **kwargs)
+    parts, named = split_arguments_with_padding(worker_group.world_size, *args[1:], **kwargs)
     return [[args[0]] * worker_group.world_size, *parts], named
 
 

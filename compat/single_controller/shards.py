@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial, singledispatch
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import ray
 import torch
@@ -68,6 +68,15 @@ def join(parts: Sequence[Any]) -> Any:
     return [row for part in parts for row in part] if isinstance(parts[0], list) else concat_parts(parts)
 
 
+class Padding(NamedTuple):
+    """Rows that were added so that every rank gets as many."""
+
+    size: int
+    """How many."""
+    rows: int
+    """How many there are with them."""
+
+
 def pads(batch: Any) -> bool:
     """Whether auto-padding is on for this batch."""
     if isinstance(batch, DataProto):
@@ -75,34 +84,32 @@ def pads(batch: Any) -> bool:
     return isinstance(batch, TensorDict | list) and DataProtoConfig.auto_padding
 
 
-def pad(batch: Any, padding: int) -> Any:
-    """A batch with its last row ``padding`` times more; the batch itself stays as it is."""
-    if not padding:
+def pad(batch: Any, padding: Padding) -> Any:
+    """A batch with its last row ``padding.size`` times more; the batch itself stays as it is."""
+    if not padding.size:
         return batch
-    if len(batch) == 0:
-        raise DispatchError("an empty batch cannot be padded to one row a rank: it has no row to repeat")
     if isinstance(batch, list):
-        return batch + batch[-1:] * padding
-    return _take(batch, torch.arange(len(batch) + padding).clamp(max=len(batch) - 1))
+        return batch + batch[-1:] * padding.size
+    return _take(batch, torch.arange(padding.rows).clamp(max=len(batch) - 1))
 
 
-def unpad(answer: Any, padding: int, padded_rows: int, method: str) -> Any:
-    """Drop what a method made of the last ``padding`` of ``padded_rows`` rows.
+def unpad(answer: Any, padding: Padding, method: str) -> Any:
+    """Drop what a method made of the last ``padding.size`` of ``padding.rows`` rows.
 
     An answer may have k rows for each row it was given (a rollout of k responses), or none at all. Any other number is
     a ``DispatchError``, since it does not say which rows belong to the padding.
     """
     if isinstance(answer, DataProtoFuture):
-        drop = partial(unpad, padding=padding, padded_rows=padded_rows, method=method)
+        drop = partial(unpad, padding=padding, method=method)
         return DataProtoFuture(answer.collect_fn, answer.futures, drop)
     if not isinstance(answer, DataProto | TensorDict | list) or len(answer) == 0:
         return answer
-    if len(answer) % padded_rows:
+    if len(answer) % padding.rows:
         raise DispatchError(
-            f"{method} answered {len(answer)} rows to {padded_rows}, {padding} of which are padding; with auto-padding "
-            "it must answer the same number of rows for every row"
+            f"{method} answered {len(answer)} rows to {padding.rows}, {padding.size} of which are padding; with "
+            "auto-padding it must answer the same number of rows for every row"
         )
-    kept = len(answer) - padding * (len(answer) // padded_rows)
+    kept = len(answer) - padding.size * (len(answer) // padding.rows)
     return answer[:kept] if isinstance(answer, list) else _take(answer, torch.arange(kept))
 
 

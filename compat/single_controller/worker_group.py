@@ -40,15 +40,14 @@ class WorkerMethod:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         args, kwargs = self.dispatch_fn(self.group, *args, **kwargs)
-        padding = kwargs.pop(PADDING_SIZE_KEY, 0)
-        output = self.execute_fn(self.method_name, *args, **kwargs)
+        padding = kwargs.pop(PADDING_SIZE_KEY, None)
+        answers = self.execute_fn(self.method_name, *args, **kwargs)
         if self.blocking:
-            output = self.group.fetch(output)
-        output = self.collect_fn(self.group, output)
-        if not padding:
-            return output
-        padded_rows = sum(len(part) for part in next(iter((*args, *kwargs.values()))))
-        return shards.unpad(output, padding, padded_rows, self.method_name)
+            answers = self.group.fetch(answers)
+        output = self.collect_fn(self.group, answers)
+        # A list of answers by rank is no list of rows.
+        unpads = padding is not None and padding.size > 0 and output is not answers
+        return shards.unpad(output, padding, self.method_name) if unpads else output
 
 
 def func_generator(

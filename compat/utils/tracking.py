@@ -76,7 +76,7 @@ class ValidationGenerationsLogger:
         self.project_name, self.experiment_name = project_name, experiment_name
 
     def log(self, loggers: Iterable[str], samples: Sequence[Sequence[Any]], step: int) -> None:
-        """Record ``samples``, each a prompt, an answer and a score. Raises ``ConfigError`` for what is not installed."""
+        """Record ``samples``, each a prompt, an answer and a score. Raises ``ConfigError`` for a missing package."""
         for name in loggers:
             if writer := _SAMPLE_WRITERS.get(OLD_NAMES.get(name, name)):
                 writer(self, samples, step)

@@ -13,7 +13,7 @@ from runtime.agent_loop.base import AgentLoopOutput
 from runtime.arrays import object_array
 from runtime.errors import RolloutError
 from runtime.identity import TrajectoryKey
-from runtime.trajectories import TrajectoryBatch
+from runtime.trajectories import TrajectoryBatch, outcome_scores
 from shared_algos.segments import Segments
 
 
@@ -49,13 +49,6 @@ def as_trajectories(
     if all(output.reward_baseline is not None for output in outputs):
         columns["reward_baselines"] = torch.tensor([output.reward_baseline for output in outputs], dtype=torch.float32)
     return TrajectoryBatch(tuple(keys), prompts, responses, columns, _objects(outputs, samples))
-
-
-def outcome_scores(scores: Sequence[float], responses: Segments) -> Tensor:
-    """Token-level scores ``[T]`` float32 that hold each row's outcome on its last response token."""
-    column = torch.zeros(responses.num_tokens, dtype=torch.float32)
-    column[responses.offsets[1:] - 1] = torch.tensor(scores, dtype=torch.float32)
-    return column
 
 
 def _check(key: TrajectoryKey, output: AgentLoopOutput, limits: tuple[int, int]) -> None:

@@ -44,6 +44,7 @@ class SessionRunner:
         self.server = server
         self.tokenizer = load_tokenizer(config.actor_rollout_ref.model)
         self.limits = (config.data.max_prompt_length, config.data.max_response_length)
+        # None: responses are scored in the stage `reward`, a whole batch at once.
         self.reward_manager = build_reward_manager(config, self.tokenizer)
 
     async def run_prompt(
@@ -83,10 +84,11 @@ class SessionRunner:
         return [*(_sharing_reward(output, last) for output in outputs[:-1]), last]
 
     async def _scored(self, output: AgentLoopOutput, submission: Submission) -> AgentLoopOutput:
-        if output.reward_score is not None:
+        if output.reward_score is not None or self.reward_manager is None:
             return output
+        sample = {**submission.sample, **output.extra_fields}
         result = await self.reward_manager.run_single(
-            RewardItem(output.response_ids, submission.sample, output.num_turns, submission.where)
+            RewardItem(output.response_ids, sample, output.num_turns, submission.where, output.prompt_ids)
         )
         return replace(
             output,
@@ -97,7 +99,7 @@ class SessionRunner:
 
 def _sharing_reward(output: AgentLoopOutput, last: AgentLoopOutput) -> AgentLoopOutput:
     """An earlier output of a session with the session's final reward, unless its loop scored it."""
-    if output.reward_score is not None:
+    if output.reward_score is not None or last.reward_score is None:
         return output
     info = last.extra_fields.get("reward_extra_info", {})
     return replace(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from omegaconf import DictConfig
 
+from runtime.config.roles import plays_baseline
 from runtime.errors import ConfigError, RolloutError
 from shared_algos.advantages import ADVANTAGES
 from shared_algos.policy_losses import POLICY_LOSSES
@@ -42,13 +43,15 @@ def check_registered_names(config: DictConfig) -> None:
 
 def _look_up(config: DictConfig) -> None:
     from runtime.agent_loop import AGENT_LOOPS
-    from runtime.reward import reward_manager_class
+    from runtime.reward import scores_batches
 
-    manager = config.reward.reward_manager
-    if manager.source == "register":
-        reward_manager_class(manager.name)
-    elif manager.module.path is None:
-        raise ConfigError("reward.reward_manager.source=importlib needs a file in reward.reward_manager.module.path")
+    if scores_batches(config) and plays_baseline(config):
+        estimator, manager = config.algorithm.adv_estimator, config.reward.reward_manager.name
+        raise ConfigError(
+            f"algorithm.adv_estimator={estimator} needs the reward of a greedy response, made in rollout, and "
+            f"reward.reward_manager.name={manager} scores whole batches after it; take a manager with run_single, or "
+            "another estimator"
+        )
     try:
         AGENT_LOOPS.get(config.actor_rollout_ref.rollout.agent.default_agent_loop)
     except RolloutError as error:

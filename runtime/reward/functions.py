@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -32,6 +33,32 @@ def load_compute_score(
     if not callable(function):
         raise RewardError(f"{path}: {name!r} is {type(function).__name__}, not a function")
     return partial(function, **reward_kwargs) if reward_kwargs else function
+
+
+def accepts(function: ComputeScore, name: str) -> bool:
+    """Whether ``function`` can be called with the keyword ``name``; yes where its signature cannot be read."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # written in C
+        return True
+    return name in parameters or any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+
+
+def with_room(function: ComputeScore, arguments: dict[str, Any]) -> dict[str, Any]:
+    """``arguments`` without ``extra_info`` where ``function`` has no such parameter, as the first recipes' have not."""
+    if accepts(function, "extra_info"):
+        return arguments
+    return {name: value for name, value in arguments.items() if name != "extra_info"}
+
+
+def is_async(function: ComputeScore) -> bool:
+    """Whether calling ``function`` only makes a coroutine, so that no thread is needed for it."""
+    return inspect.iscoroutinefunction(function)
+
+
+async def call_async(returned: Any) -> Any:
+    """What a function returned, once it is there: an object with an async ``__call__`` returns a coroutine."""
+    return await returned if inspect.isawaitable(returned) else returned
 
 
 def describe(function: ComputeScore) -> str:

@@ -22,7 +22,8 @@ def extract_solution(solution_str: str, method: str = "strict") -> str | None:
         answers = _ANSWER.findall(tail)
         return answers[-1].replace(",", "").replace("$", "") if answers else None
     if method == "flexible":
-        numbers = [number for number in _NUMBER.findall(tail) if number != "."]
+        found = _NUMBER.findall(tail)
+        numbers = [number for number in found if number != "."] or found[:1]
         return numbers[-1] if numbers else None
     raise ValueError(f"method {method!r} is not known: expected 'strict' or 'flexible'")
 

@@ -11,12 +11,16 @@ _SECONDS = 10.0
 _START_SECONDS = 120.0
 
 
-def compute_score(solution_str: str, ground_truth: str) -> float:
-    """1 when the answer in ``solution_str`` equals ``ground_truth`` (LaTeX or plain) as an expression, else 0.
+def compute_score(
+    model_output: str, ground_truth: str, timeout_score: float = 0.0, timeout: float | None = None
+) -> float:
+    """1 when the answer in ``model_output`` equals ``ground_truth`` (LaTeX or plain) as an expression, else 0.
 
-    An answer that cannot be evaluated within ten seconds counts as wrong.
+    timeout: seconds after which an answer that cannot be evaluated scores ``timeout_score``; ``None``: ten. Behaviour
+    and parameters of ``verl.utils.reward_score.math_verify``.
     """
-    return float(_checker.check(solution_str, ground_truth))
+    equal = _checker.check(model_output, ground_truth, _SECONDS if timeout is None else timeout)
+    return timeout_score if equal is None else float(equal)
 
 
 class _Checker:
@@ -27,17 +31,18 @@ class _Checker:
         self._child: multiprocessing.process.BaseProcess | None = None
         self._connection: Connection | None = None
 
-    def check(self, solution: str, ground_truth: str) -> bool:
+    def check(self, solution: str, ground_truth: str, seconds: float) -> bool | None:
+        """Whether the two are equal; ``None`` when that took longer, or the child died of it."""
         with self._lock:
             connection = self._connection or self._start()
             connection.send((solution, ground_truth))
             try:
-                if connection.poll(_SECONDS):
+                if connection.poll(seconds):
                     return connection.recv()
             except EOFError:  # the child died of this answer, of memory for instance
                 pass
             self._stop()
-            return False
+            return None
 
     def _start(self) -> Connection:
         # Not fork: the caller may hold threads of torch and Ray.
@@ -64,7 +69,7 @@ def _serve(connection: Connection) -> None:
     """Answer (solution, ground truth) pairs until the other end closes."""
     import logging
 
-    from math_verify import parse, verify
+    from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
 
     # It warns at every call that the caller must bring a time limit, which is _SECONDS above.
     logging.getLogger("math_verify").setLevel(logging.ERROR)
@@ -74,8 +79,9 @@ def _serve(connection: Connection) -> None:
             solution, ground_truth = connection.recv()
         except EOFError:
             return
-        gold = parse(f"${ground_truth}$", parsing_timeout=None)
-        connection.send(bool(verify(gold, parse(solution, parsing_timeout=None), timeout_seconds=None)))
+        gold = parse(f"\\boxed{{{ground_truth}}}", [LatexExtractionConfig()], parsing_timeout=None)
+        answers = parse(solution, [ExprExtractionConfig(), LatexExtractionConfig()], parsing_timeout=None)
+        connection.send(bool(verify(gold, answers, timeout_seconds=None)))
 
 
 _checker = _Checker()

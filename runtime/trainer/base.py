@@ -22,7 +22,7 @@ from runtime.identity import TrajectoryKey
 from runtime.metrics import READS
 from runtime.pf_ppo import Resampling
 from runtime.recipe import import_modules, with_modules_of_algorithms
-from runtime.reward import build_reward_manager
+from runtime.reward import build_reward_manager, scores_batches
 from runtime.tracking import Tracking
 from runtime.trainer.checkpoints import Checkpoints
 from runtime.trainer.dynamic_sampling import play_until_full
@@ -102,7 +102,7 @@ class Trainer(ABC):
 
     @abstractmethod
     def reward(self, batch: Any) -> tuple[Any, Series]:
-        """Check that every trajectory has its ``rm_scores`` and file them as ``token_level_scores``."""
+        """Check ``rm_scores``, or make them where the manager scores whole batches; file as ``token_level_scores``."""
 
     @abstractmethod
     def balance(self, batch: Any) -> tuple[Any, Series]:
@@ -156,6 +156,13 @@ class Trainer(ABC):
         """Let go of what the step held outside the controller."""
 
     # Stages that do not differ.
+
+    def scored_for_filter(self, batch: Any) -> Any:
+        """``batch``, scored already where the filter of groups would find no scores: a manager of batches makes them.
+
+        The stage ``reward`` leaves scores that are there as they are.
+        """
+        return self.reward(batch)[0] if self.group_filter is not None and scores_batches(self.config) else batch
 
     def rollout(self, prompts: list[Submission]) -> tuple[Any, Series]:
         """Play n sessions of every prompt, and of further prompts where groups that teach nothing are dropped."""

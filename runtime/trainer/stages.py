@@ -15,6 +15,7 @@ from runtime.config import (
     writes_sum_pi_squared,
 )
 from runtime.fields import CARRIERS, LEVELS, STAGE_NAMES, STAGES
+from runtime.reward import scores_batches
 
 
 def configured_stages(config: DictConfig) -> tuple[str, ...]:
@@ -43,9 +44,12 @@ def written_fields(stage: str, config: DictConfig, there: Iterable[str] = ()) ->
     """The fields that ``stage`` writes under ``config``; none for a name that is not a stage.
 
     there: names of the fields that the batch holds. Its dataset objects (data files decide which there are) are
-    written by ``rollout``, together with what an agent loop adds, such as ``reward_extra_info``.
+    written by ``rollout``, together with what an agent loop adds, such as ``reward_extra_info``; a manager of batches
+    leaves that and ``rm_scores`` to ``reward``.
     """
+    batched = scores_batches(config)
     asked_for = {
+        "rm_scores": not batched,
         "rollout_log_probs": config.actor_rollout_ref.rollout.calculate_log_probs,
         "reward_baselines": plays_baseline(config),
         "entropy": not bypasses_old_log_prob(config),
@@ -53,6 +57,8 @@ def written_fields(stage: str, config: DictConfig, there: Iterable[str] = ()) ->
         "rollout_is_weights": corrects_rollout(config),
     }
     objects = sorted(set(there) - LEVELS.keys() - CARRIERS) if stage == "rollout" else ()
+    if batched and stage == "reward":
+        objects = sorted({"reward_extra_info"} & set(there))
     for known in STAGES:
         if known.name == stage:
             return (*known.writes, *(name for name in known.may_write if asked_for.get(name, True)), *objects)

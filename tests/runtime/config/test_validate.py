@@ -82,7 +82,7 @@ def test_counts_that_do_not_fit_name_both_numbers_and_keys(overrides, words):
         (f"{ROLLOUT}.response_length=17", "is more than data.max_response_length=16"),
         (f"{ROLLOUT}.prompt_length=33", "data.max_prompt_length is the one limit"),
         (f"{ROLLOUT}.agent.default_agent_loop=nope", "no agent loop 'nope'; there are ['replay_agent', 'single_turn"),
-        ("reward.reward_manager.name=dapo", "'dapo' is not known; there are ['naive'"),
+        ("reward.reward_manager.name=dappo", "'dappo' is not known; there are ['batch', 'dapo'"),
         ("reward.reward_manager.source=importlib", "needs a file in reward.reward_manager.module.path"),
         (f"{ROLLOUT}.name=vllm", "rollout with vLLM is not built yet"),
         (f"{ACTOR}.strategy=megatron", "Megatron engine is not built"),

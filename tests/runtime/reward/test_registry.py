@@ -49,7 +49,7 @@ def test_keywords_reach_the_function_and_the_manager_or_are_refused(tmp_path):
 
 
 def test_an_unknown_name_comes_with_the_known_ones():
-    with pytest.raises(ConfigError, match=r"'dapper' is not known; there are \['naive'\]"):
+    with pytest.raises(ConfigError, match=r"'dapper' is not known; there are \['batch', 'dapo', .*'naive'"):
         build_reward_manager(reward_config(name="dapper"), make_tokenizer())
     with pytest.raises(ConfigError, match="'import' is not known"):
         build_reward_manager(reward_config(source="import"), make_tokenizer())

@@ -47,14 +47,14 @@ def test_gsm8k_scores_right_wrong_and_missing_answers():
     ],
 )
 def test_math_answers_are_compared_as_expressions(solution, truth, score):
-    assert default_compute_score("math", solution, truth) == score
+    assert default_compute_score("math_verify", solution, truth) == score
 
 
 def test_an_answer_that_cannot_be_evaluated_is_wrong_and_the_next_one_is_scored(monkeypatch):
     monkeypatch.setattr("runtime.reward.math_answer._SECONDS", 0.5)
-    assert default_compute_score("math", r"\boxed{9^{9^{9}}}", "5") == 0.0
+    assert default_compute_score("math_verify", r"\boxed{9^{9^{9}}}", "5") == 0.0
     monkeypatch.undo()
-    assert default_compute_score("math", r"\boxed{5}", "5") == 1.0
+    assert default_compute_score("math_verify", r"\boxed{5}", "5") == 1.0
 
 
 @pytest.mark.parametrize("task", ["chain_sum", "spell_backward", "countdown"])
