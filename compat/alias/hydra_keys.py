@@ -46,10 +46,13 @@ def accept_verl_keys(config_loader: Any) -> None:
     def load_configuration(
         self: Any, config_name: str | None, overrides: list[str], *arguments: Any, **more: Any
     ) -> Any:
+        from runtime.config.composed import add_old_keys
+        from runtime.config.composing import composes_ours
+
+        if composes_ours.get():
+            return original(self, config_name, overrides, *arguments, **more)
         config = original(self, config_name, force_verl_keys(overrides), *arguments, **more)
         if "actor_rollout_ref" in config:
-            from runtime.config.composed import add_old_keys
-
             add_old_keys(config)
         return config
 

@@ -10,9 +10,10 @@ from functools import cache
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, flag_override
+from omegaconf.errors import OmegaConfBaseException
 
 from runtime.config.composing import main_config
-from runtime.config.flat import prefixes, raw_leaves, with_groups
+from runtime.config.flat import flatten, prefixes, raw_leaves, with_groups
 from runtime.config.load import settle
 from runtime.config.notes import ConfigNote, format_notes
 from runtime.config.tables import old_defaults
@@ -65,19 +66,32 @@ def _leads_to_groups(config: DictConfig, key: str) -> bool:
 
 
 def _without_old_defaults(config: DictConfig) -> DictConfig:
-    """``config`` without the keys that say only what ``add_old_keys`` adds."""
+    """``config`` without the keys that say only what ``add_old_keys`` adds, as written or resolved."""
     trial = config.copy()
-    written = raw_leaves(trial)
-    for key, value in _old_keys().items():
-        if key in written and written[key] == value:
+    as_written, resolved = _old_keys(), _resolved_defaults(config)
+    for key, value in raw_leaves(trial).items():
+        if any(key in defaults and defaults[key] == value for defaults in (as_written, resolved)):
             _remove(trial, key)
     return trial
+
+
+def _resolved_defaults(config: DictConfig) -> dict[str, Any]:
+    """What the old keys' defaults come to in ``config``: a recipe may have resolved its own."""
+    ours = with_groups(raw_leaves(main_config()))
+    trial = config.copy()
+    for key, default in _old_keys().items():
+        OmegaConf.update(trial, key, default, force_add=True)
+    try:
+        resolved: Any = OmegaConf.to_container(trial, resolve=True)
+    except OmegaConfBaseException:  # an interpolation of the recipe's own that leads nowhere is told by who reads it
+        return {}
+    return {key: value for key, value in flatten(resolved) if key not in ours}
 
 
 def _remove(config: DictConfig, key: str) -> None:
     """Delete ``key`` and every group that it leaves empty."""
     parent, _, name = key.rpartition(".")
     node = OmegaConf.select(config, parent) if parent else config
-    node.pop(name)
+    del node[name]
     if parent and not node:
         _remove(config, parent)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
 
 from hydra import compose, initialize_config_dir
 from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
@@ -48,13 +51,34 @@ def compose_config(name: str, folder: Path, overrides: Sequence[str] = ()) -> Di
         raise ConfigError(f"there is no config {name!r} in {folder}; there is {_listing(folder)}")
     Plugins.instance().register(VerliftSearchPath)
     try:
-        with warnings.catch_warnings(), initialize_config_dir(str(folder), version_base=None):
+        with (
+            warnings.catch_warnings(),
+            _hydra_of_our_own(),
+            initialize_config_dir(str(folder), version_base=None),
+        ):
             # An entry of hydra.searchpath that is not installed (verl's own folder, say) is no fault: ours follows.
             warnings.filterwarnings("ignore", message=r"provider=hydra\.searchpath")
             logging.getLogger("hydra").setLevel(logging.ERROR)
             return compose(name, list(overrides))
     except (HydraException, OmegaConfBaseException, YAMLError) as error:
         raise ConfigError(f"config {name!r} cannot be composed: {_reason(error)}") from error
+
+
+composes_ours: ContextVar[bool] = ContextVar("composes_ours", default=False)
+"""Whether hydra works for ``compose_config`` just now, and not for a recipe's own app around it."""
+
+
+@contextmanager
+def _hydra_of_our_own() -> Iterator[None]:
+    """Hydra's one global state, lent: a recipe's app may have its own there."""
+    state = GlobalHydra.instance()
+    of_the_app, state.hydra = state.hydra, None
+    token = composes_ours.set(True)
+    try:
+        yield
+    finally:
+        state.hydra = of_the_app
+        composes_ours.reset(token)
 
 
 @cache

@@ -5,13 +5,13 @@ set -xeuo pipefail
 cd "$(dirname "$0")"
 
 python3 main_custom.py \
-    data.train_files="tiny://task?rows\=64&seed\=0" \
-    data.val_files="tiny://task?rows\=16&seed\=1" \
+    data.train_files=tiny://task \
+    data.val_files=tiny://task \
     data.train_batch_size=8 \
     data.max_prompt_length=32 \
     data.max_response_length=16 \
     data.dataloader_num_workers=0 \
-    actor_rollout_ref.model.path="tiny://model?seed\=0" \
+    actor_rollout_ref.model.path=tiny://model \
     actor_rollout_ref.actor.optim.lr=3e-3 \
     actor_rollout_ref.actor.ppo_mini_batch_size=4 \
     actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4 \

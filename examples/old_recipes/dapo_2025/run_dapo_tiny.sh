@@ -22,8 +22,8 @@ n_resp_per_prompt=4
 train_prompt_mini_bsz=4
 
 python3 main_dapo.py \
-    data.train_files="tiny://task?rows\=64&seed\=0" \
-    data.val_files="tiny://task?rows\=16&seed\=1" \
+    data.train_files=tiny://task \
+    data.val_files=tiny://task \
     data.prompt_key=prompt \
     data.truncation='left' \
     data.max_prompt_length=${max_prompt_length} \
@@ -42,8 +42,8 @@ python3 main_dapo.py \
     algorithm.filter_groups.enable=${enable_filter_groups} \
     algorithm.filter_groups.max_num_gen_batches=${max_num_gen_batches} \
     algorithm.filter_groups.metric=${filter_groups_metric} \
-    actor_rollout_ref.model.path="tiny://model?seed\=0" \
-    critic.model.path="tiny://model?seed\=0" \
+    actor_rollout_ref.model.path=tiny://model \
+    critic.model.path=tiny://model \
     actor_rollout_ref.model.use_remove_padding=True \
     actor_rollout_ref.actor.use_dynamic_bsz=True \
     actor_rollout_ref.ref.log_prob_use_dynamic_bsz=True \
