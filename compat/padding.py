@@ -104,15 +104,15 @@ def position_ids_of(attention_mask: Tensor) -> Tensor:
     return (attention_mask.cumsum(dim=-1) - 1).clamp(min=0)
 
 
-def response_to_nested(padded: Tensor, response_mask: Tensor | Segments | Sequence[int]) -> Tensor:
-    """Cut ``padded [B, R, ...]`` to its response lengths: jagged ``[B, j, ...]``.
+def response_to_nested(tensor: Tensor, response_mask: Tensor | Segments | Sequence[int]) -> Tensor:
+    """Cut ``tensor [B, R, ...]`` to its response lengths: jagged ``[B, j, ...]``.
 
     response_mask: a jagged column ``[B, j]``, whose offsets the result then shares, ``Segments``, or lengths ``[B]``.
     A padded ``[B, R]`` mask raises ``LayoutError``: it is 0 inside a response too (tool observations), so it does not
     tell the length.
     """
     segments = _response_segments(response_mask)
-    return jagged.jagged(pack_right_padded(padded, segments.lengths), segments)
+    return jagged.jagged(pack_right_padded(tensor, segments.lengths), segments)
 
 
 def _response_segments(response_mask: Tensor | Segments | Sequence[int]) -> Segments:

@@ -89,7 +89,7 @@ def get_predefined_dispatch_fn(dispatch_mode: Any) -> Functions:
     if name.startswith("MEGATRON"):
         reason = "Megatron's parallel groups do not exist here; use Dispatch.DP_COMPUTE_PROTO"
     elif name == "RANK_ZERO":
-        reason = "use Dispatch.ONE_TO_ALL with execute_mode=Execute.RANK_ZERO"
+        reason = "use Dispatch.ALL_TO_ALL with execute_mode=Execute.RANK_ZERO"
     else:
         known = ", ".join(mode.name for mode in DISPATCH_MODE_FN_REGISTRY if isinstance(mode, DynamicEnum))
         reason = f"register it with register_dispatch_mode, or use one of {known}"

@@ -4,8 +4,13 @@ Run as a process (``protocol_side.py FOLDER``) it imports verl from FOLDER and r
 runs the same ``play`` on ``compat.protocol`` in its own process.
 """
 
+import contextlib
+import io
+import os
 import pickle
 import sys
+import tempfile
+import types
 
 import numpy as np
 import torch
@@ -31,6 +36,8 @@ def play(protocol, program):
 
 
 def snapshot(data):
+    if hasattr(data, "told"):
+        return data.told
     tensors = None if data.batch is None else {key: (str(t.dtype), t.tolist()) for key, t in data.batch.items()}
     arrays = {key: (str(array.dtype), array.tolist()) for key, array in data.non_tensor_batch.items()}
     return {"rows": len(data), "batch": tensors, "non_tensor_batch": arrays, "meta_info": dict(data.meta_info)}
@@ -137,15 +144,59 @@ def tensordict(protocol, data):
     return (protocol.DataProto.from_tensordict(data.to_tensordict()),)
 
 
+def batch_data(protocol, data, chunks):
+    """The face that worker groups use: what it says of the data, its chunks, and those joined again."""
+    wrapped = protocol.BatchData(data)
+    says = [wrapped.is_chunkable(), wrapped.is_concatable(), protocol.BatchData([data]).is_concatable()]
+    data.meta_info["says"] = says
+    parts = wrapped.chunk(chunks)
+    return protocol.BatchData(parts).concat(), *parts
+
+
+def describe(_, data):
+    """What is told and printed about a batch."""
+    if data.batch is None:  # verl cannot
+        return (data,)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        data.print_size("here")
+    told = types.SimpleNamespace(told=[data.get_data_info().splitlines(), printed.getvalue()])
+    return data, data.select(meta_info_keys=[], deepcopy=True), told
+
+
+def disk(protocol, data):
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "data.pkl")
+        data.save_to_disk(path)
+        return (protocol.DataProto.load_from_disk(path),)
+
+
+def from_single(protocol, data):
+    """Out and in again by the constructor that data loaders use."""
+    if len(data.batch.keys()) == 0:
+        return (data,)
+    columns = {**dict(data.batch.items()), **data.non_tensor_batch}
+    return (protocol.DataProto.from_single_dict(columns, dict(data.meta_info)),)
+
+
+def move(_, data):
+    return (data.to("cpu").select(deepcopy=True),)
+
+
 OPERATIONS = {
+    "batch_data": batch_data,
     "build": build,
     "chunk": chunk,
     "collate": collate,
     "concat": concat,
+    "describe": describe,
+    "disk": disk,
     "fold": fold,
+    "from_single": from_single,
     "index": lambda _, data, rows: (data[[row % len(data) for row in rows]],),
     "index_exactly": lambda _, data, rows: (data[rows],),
     "iterate": iterate,
+    "move": move,
     "mask": lambda _, data, bits: (data[[bool(bits >> row & 1) for row in range(len(data))]],),
     "pad": pad,
     "padding": padding,

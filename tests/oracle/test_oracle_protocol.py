@@ -11,6 +11,7 @@ import pickle
 import runpy
 import subprocess
 import sys
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from compat import protocol
+from compat import batch_data, protocol
 
 pytestmark = pytest.mark.oracle
 
 FOLDER = Path(__file__).parents[2] / ".oracle"
 SIDE = Path(__file__).with_name("protocol_side.py")
 play: Callable[[Any, list], list] = runpy.run_path(str(SIDE))["play"]
+OURS = types.SimpleNamespace(**{**vars(protocol), "BatchData": batch_data.BatchData})
 
 CRASHES = {"RuntimeError", "AttributeError", "ValueError"}
 """What torch and numpy raise where verl checks nothing; there any typed error of ours is the same kind."""
@@ -37,14 +39,19 @@ keys = st.sampled_from(["values", "ids", "score", "advantages"])
 meta = st.dictionaries(st.sampled_from(["step", "mode"]), st.integers(0, 1), max_size=1)
 bound = st.none() | st.integers(-6, 6)
 operation = st.one_of(
+    st.tuples(st.just("batch_data"), small),
     st.tuples(st.just("chunk"), small),
     st.tuples(st.just("collate"), st.lists(seeds, min_size=1, max_size=4)),
     st.tuples(st.just("concat"), seeds, meta),
+    st.tuples(st.just("describe")),
+    st.tuples(st.just("disk")),
     st.tuples(st.just("fold"), small),
+    st.tuples(st.just("from_single")),
     st.tuples(st.just("index"), st.lists(seeds, min_size=1, max_size=6)),
     st.tuples(st.just("index_exactly"), st.lists(st.integers(-4, 4), min_size=1, max_size=3)),
     st.tuples(st.just("iterate"), small, st.integers(1, 2), seeds, st.booleans()),
     st.tuples(st.just("mask"), bits),
+    st.tuples(st.just("move")),
     st.tuples(st.just("pad"), st.integers(1, 9)),
     st.tuples(st.just("padding"), st.integers(0, 3), st.sampled_from(["first", "last", ""])),
     st.tuples(st.just("pickle")),
@@ -99,7 +106,7 @@ def same_kind_of_error(verls: tuple, ours: tuple) -> bool:
 )
 @given(program=programs)
 def test_a_sequence_of_operations_gives_the_same(verl_plays, program):
-    theirs, own = verl_plays(program), play(protocol, program)
+    theirs, own = verl_plays(program), play(OURS, program)
     for step, verls, ours in zip(program, theirs, own, strict=False):
         if verls[0] == "error" or ours[0] == "error":
             assert verls[0] == ours[0], f"{step}: verl {verls}, ours {ours}"
