@@ -58,7 +58,7 @@ class GenerationLogs:
         rollout_data_dir: str,
     ) -> None:
         """Write the trajectories of ``batch`` to ``rollout_data_dir/STEP.jsonl``."""
-        answers = batch.non_tensor_batch.get("reward_model", [{}] * len(batch))
+        answers: Any = batch.non_tensor_batch.get("reward_model", [{}] * len(batch))
         truths = [(answer or {}).get("ground_truth") for answer in answers]
         self._dump_generations(
             self.tokenizer.batch_decode(batch["prompts"], skip_special_tokens=True),

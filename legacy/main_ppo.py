@@ -9,7 +9,7 @@ from typing import Any
 import ray
 from omegaconf import DictConfig
 
-from compat.data.rl_dataset import collate_fn, create_rl_dataset, create_rl_sampler
+from compat.data.loading import create_rl_dataset, create_rl_sampler
 from compat.single_controller.pools import ResourcePoolManager
 from compat.single_controller.ray_worker_group import RayWorkerGroup
 from compat.single_controller.roles import Role
@@ -18,6 +18,7 @@ from legacy.model_workers import ActorRolloutRefWorker, CriticWorker
 from legacy.ray_trainer import RayPPOTrainer
 from runtime.cluster import start_ray
 from runtime.config import settle_config, uses_critic, uses_reference
+from runtime.data import collate_fn
 from runtime.data.chat import load_tokenizer
 from runtime.workers.group import get
 

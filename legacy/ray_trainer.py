@@ -8,12 +8,10 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 from torch.utils.data import Dataset, Sampler
-from torchdata.stateful_dataloader import StatefulDataLoader
 
-from compat.data.rl_dataset import collate_fn as default_collate_fn
-from compat.data.rl_dataset import create_rl_dataset, create_rl_sampler
+from compat.data.loading import create_rl_dataset
 from compat.protocol import DataProto
-from compat.reward.helpers import compute_reward
+from compat.reward.helpers import compute_reward, extract_reward
 from compat.single_controller.pools import ResourcePoolManager
 from compat.single_controller.ray_worker_group import RayWorkerGroup
 from compat.single_controller.roles import Role
@@ -21,6 +19,7 @@ from legacy.generations import GenerationLogs
 from legacy.trainer import LegacyTrainer
 from runtime.balance import balanced_order
 from runtime.config import settle_config, uses_critic, uses_reference
+from runtime.data import build_dataloader
 from runtime.data.dataset import numbered
 from runtime.errors import ConfigError
 from runtime.recipe import import_modules, with_modules_of_algorithms
@@ -43,8 +42,8 @@ class RayPPOTrainer(GenerationLogs, LegacyTrainer):
     loop of ``verlift train trainer.use_v1=false``, with the same results bit by bit.
 
     config: as hydra composed it; read as ``load_config`` reads one. ``self.config`` then holds the keys that were
-    given and their present names. reward_fn, val_reward_fn: callables on a ``DataProto`` (``load_reward_manager``); where they
-    are given, workers do not score.
+    given and their present names. reward_fn, val_reward_fn: callables on a ``DataProto`` (``load_reward_manager``);
+    where they are given, workers do not score.
 
     Raises ``ConfigError`` for a config that cannot be trained.
     """
@@ -96,22 +95,14 @@ class RayPPOTrainer(GenerationLogs, LegacyTrainer):
         self.val_dataset = val_dataset
         if val_dataset is None and data.val_files:
             self.val_dataset = self._dataset(data.val_files, data.val_max_samples)
-        shared = {"num_workers": data.dataloader_num_workers, "collate_fn": collate_fn or default_collate_fn}
-        self.train_dataloader = StatefulDataLoader(
-            numbered(self.train_dataset),
-            batch_size=data.gen_batch_size or data.train_batch_size,
-            drop_last=True,
-            sampler=train_sampler or create_rl_sampler(data, self.train_dataset),
-            **shared,
+        seed = self.config.runtime.seed
+        self.train_dataloader = build_dataloader(
+            numbered(self.train_dataset), data, seed, sampler=train_sampler, collate=collate_fn
         )
         self.val_dataloader = None
         if self.val_dataset is not None:
-            rows = len(self.val_dataset)  # type: ignore[arg-type]
-            self.val_dataloader = StatefulDataLoader(
-                numbered(self.val_dataset),
-                batch_size=data.val_batch_size or rows,
-                shuffle=data.validation_shuffle,
-                **shared,
+            self.val_dataloader = build_dataloader(
+                numbered(self.val_dataset), data, seed, validation=True, collate=collate_fn
             )
         total = len(self.train_dataloader) * self.config.trainer.total_epochs
         self.total_training_steps = self.config.trainer.total_training_steps or total
@@ -192,7 +183,8 @@ class RayPPOTrainer(GenerationLogs, LegacyTrainer):
         self, batch: DataProto, reward_fn: Callable[..., Any] | None = None, **_unused: Any
     ) -> tuple[Any, dict[str, Any]]:
         """Scores ``[B, R]`` and the reward function's other results: of ``reward_fn``, or what rollout wrote."""
-        return compute_reward(batch, reward_fn or self.reward_fn)
+        score = reward_fn or self.reward_fn
+        return extract_reward(batch) if score is None else compute_reward(batch, score)
 
     def _get_dp_size(self, worker_group: Any, role: str) -> int:  # noqa: ARG002
         """Data-parallel ranks of a group: all of them."""

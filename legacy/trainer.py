@@ -155,6 +155,9 @@ class LegacyTrainer(Trainer):
     def batch_metrics(self, batch: DataProto) -> dict[str, float]:
         return batch_metrics(read_batch(batch, self.metric_fields), self.config.data.max_response_length)
 
+    def whole_batch(self, batch: DataProto) -> DataProto:
+        return batch
+
     def validation_scores(self, prompts: list[Submission]) -> dict[str, list[float]]:
         batch, _ = self.reward(self._play(prompts, validate=True))
         trajectories = read_batch(batch, ["rm_scores", "data_source"])

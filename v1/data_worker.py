@@ -6,8 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from omegaconf import DictConfig
 
+from compat.protocol import DataProto
+from compat.reward.adapters import pad_token_id, padded
 from runtime import metrics
 from runtime.advantage import AdvantageStage
+from runtime.data.chat import load_tokenizer
 from runtime.group_filter import GroupFilter
 from runtime.pf_ppo import Resampling
 from runtime.recipe import import_modules
@@ -62,6 +65,13 @@ class DataWorker:
     def batch_metrics(self, batch: Rows, fields: Sequence[str]) -> dict[str, float]:
         """The figures of a finished batch."""
         return metrics.batch_metrics(data_plane.read(batch, fields), self.config.data.max_response_length)
+
+    def whole_batch(self, batch: Rows) -> DataProto:
+        """All fields, padded as the legacy trainer pads them."""
+        tokenizer = load_tokenizer(self.config.actor_rollout_ref.model)
+        data = self.config.data
+        trajectories = data_plane.read(batch, data_plane.field_names(batch))
+        return padded(trajectories, (data.max_prompt_length, data.max_response_length), pad_token_id(tokenizer))
 
     def scores_by_source(self, batch: KVBatchMeta) -> dict[str, list[float]]:
         """The total score of each trajectory, by its ``data_source``."""

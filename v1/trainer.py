@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from compat.protocol import DataProto
 from runtime import containers
 from runtime.agent_loop import Submission
 from runtime.agent_loop.runner import session_params, sessions_each
@@ -92,6 +93,10 @@ class V1Trainer(Trainer):
 
     def batch_metrics(self, batch: Rows) -> dict[str, float]:
         return self._on_data("batch_metrics", batch, self.metric_fields)
+
+    def whole_batch(self, batch: Rows) -> DataProto:
+        """Every token of the batch comes to the controller: a sampler of an old recipe lives there and reads it."""
+        return self._on_data("whole_batch", batch)
 
     def validation_scores(self, prompts: list[Submission]) -> dict[str, list[float]]:
         buffer = self._replay_buffer("val")

@@ -96,8 +96,9 @@ def pad(batch: Any, padding: Padding) -> Any:
 def unpad(answer: Any, padding: Padding | int, method: str) -> Any:
     """Drop what a method made of the last ``padding.size`` of ``padding.rows`` rows.
 
-    A bare number, as a dispatch function of verl's form gives it, is that many rows of the answer. An answer may have k rows for each row it was given (a rollout of k responses), or none at all. Any other number is
-    a ``DispatchError``, since it does not say which rows belong to the padding.
+    A bare number, as a dispatch function of verl's form gives it, is that many rows of the answer. An answer may have k
+    rows for each row it was given (a rollout of k responses), or none at all. Any other number is a ``DispatchError``,
+    since it does not say which rows belong to the padding.
     """
     if isinstance(answer, DataProtoFuture):
         drop = partial(unpad, padding=padding, method=method)

@@ -33,6 +33,8 @@ TYPE_OF_NULL: dict[str, Any] = {
     "algorithm.rollout_correction.rollout_rs": "",
     "data.custom_cls.path": "",
     "data.custom_cls.name": "",
+    "data.sampler.class_path": "",
+    "data.sampler.class_name": "",
     **dict.fromkeys(MODULES, ""),
     "data.seed": 0,
     "reward.custom_reward_function.path": "",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -49,10 +49,9 @@ class RLHFDataset(Dataset):
         self.config = config
         self.prompt_key: str = config.get("prompt_key", "prompt")
         self.max_prompt_length: int = config.get("max_prompt_length", 1024)
-        needed = {self.prompt_key: "the chat messages (data.prompt_key)"}
-        table, self.locate = read_files([str(file) for file in self.data_files], needed)
-        self._check_rows(table)
-        self.dataframe = self.maybe_filter_out_long_prompts(self._sampled(table, max_samples))
+        self.max_samples = max_samples
+        self.locate: Callable[[int], str] = "row {}".format
+        self._read_files_and_tokenize()
 
     def __len__(self) -> int:
         return len(self.dataframe)
@@ -62,13 +61,20 @@ class RLHFDataset(Dataset):
         extra_info = row["extra_info"] = row.get("extra_info") or {}
         return {
             **row,
-            "raw_prompt": self._build_messages(row, self.prompt_key),
+            "raw_prompt": self._messages(row),
             "dummy_tensor": torch.zeros(1, dtype=torch.uint8),
             "index": extra_info.get("index", 0),
             # Arrow gives every row every key of a struct, with None where a row had none.
             "tools_kwargs": extra_info.get("tools_kwargs") or {},
             "interaction_kwargs": extra_info.get("interaction_kwargs") or {},
         }
+
+    def _read_files_and_tokenize(self) -> None:
+        """Read ``data_files`` into ``dataframe``; what a subclass overrides to get rows from elsewhere."""
+        needed = {self.prompt_key: "the chat messages (data.prompt_key)"}
+        table, self.locate = read_files([str(file) for file in self.data_files], needed)
+        self._check_rows(table)
+        self.dataframe = self.maybe_filter_out_long_prompts(self._sampled(table, self.max_samples))
 
     def maybe_filter_out_long_prompts(self, dataframe: datasets.Dataset) -> datasets.Dataset:
         """Drop rows with more than ``max_prompt_length`` prompt tokens, when ``filter_overlong_prompts`` is set."""
@@ -78,7 +84,7 @@ class RLHFDataset(Dataset):
             _fits,
             tokenizer=self.tokenizer,
             limit=self.max_prompt_length,
-            template_kwargs=_plain(self.config.get("apply_chat_template_kwargs")),
+            template_kwargs=as_dict(self.config.get("apply_chat_template_kwargs")),
         )
         kept = dataframe.filter(
             fits,
@@ -94,6 +100,9 @@ class RLHFDataset(Dataset):
                 f"{self.max_prompt_length} tokens; raise it or set data.filter_overlong_prompts=false"
             )
         return kept
+
+    def _messages(self, row: dict[str, Any]) -> list[dict[str, Any]]:
+        return self._build_messages(row, self.prompt_key)
 
     def _build_messages(self, example: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
         """The messages of a row, copied so that an agent loop may add to them."""
@@ -135,12 +144,7 @@ def build_dataset(
 
     Every row has ``row_number``: its position, where a class of the user's own does not bring one.
     """
-    custom = config.get("custom_cls")
-    dataset_class = RLHFDataset
-    if custom is not None and custom.path is not None:
-        dataset_class = load_object(custom.path, custom.name, DataError)
-        if not (isinstance(dataset_class, type) and issubclass(dataset_class, Dataset)):
-            raise DataError(f"{custom.path}: {custom.name!r} is not a subclass of torch.utils.data.Dataset")
+    dataset_class = custom_class(config) or RLHFDataset
     dataset = dataset_class(
         data_files=data_files, tokenizer=tokenizer, config=config, processor=processor, max_samples=max_samples
     )
@@ -150,6 +154,17 @@ def build_dataset(
 def numbered(dataset: Any) -> Any:
     """``dataset`` if its rows have a ``row_number``, else the same rows with one."""
     return dataset if type(dataset) is RLHFDataset or isinstance(dataset, NumberedRows) else NumberedRows(dataset)
+
+
+def custom_class(config: DictConfig) -> type | None:
+    """The class that ``data.custom_cls`` names, ``None`` without one. Raises DataError for what is no dataset."""
+    custom = config.get("custom_cls")
+    if custom is None or custom.get("path") is None:
+        return None
+    found = load_object(custom.path, custom.name, DataError)
+    if not (isinstance(found, type) and issubclass(found, Dataset)):
+        raise DataError(f"{custom.path}: {custom.name!r} is not a subclass of torch.utils.data.Dataset")
+    return found
 
 
 class NumberedRows(Dataset):
@@ -198,7 +213,8 @@ def _processes(workers: int | None) -> int | None:
     return min(workers, os.cpu_count() or 1) if workers and workers > 1 else None
 
 
-def _plain(config: Any) -> dict[str, Any]:
+def as_dict(config: Any) -> dict[str, Any]:
+    """A group of the config, a mapping or ``None`` as a dict."""
     return OmegaConf.to_container(config, resolve=True) if OmegaConf.is_config(config) else dict(config or {})  # type: ignore[return-value]
 
 

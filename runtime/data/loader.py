@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence, Sized
 from typing import Any, cast
 
 import numpy as np
 import torch
 from omegaconf import DictConfig
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, Sampler
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from runtime.data.sampler import EpochSampler
+from runtime.data.sampler import EpochSampler, build_sampler
 from runtime.errors import BatchSizeError, DataError
 
 
@@ -32,11 +32,19 @@ def collate_fn(data_list: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {name: _column(name, [sample[name] for sample in data_list]) for name in names}
 
 
-def build_dataloader(dataset: Dataset, config: DictConfig, seed: int, validation: bool = False) -> StatefulDataLoader:
-    """Build the loader of the group ``data``.
+def build_dataloader(
+    dataset: Dataset,
+    config: DictConfig,
+    seed: int,
+    validation: bool = False,
+    sampler: Sampler[int] | None = None,
+    collate: Callable[..., Any] | None = None,
+) -> StatefulDataLoader:
+    """Build the loader of the group ``data``; sampler, collate: a recipe's own, instead of what the config says.
 
     Training: batches of ``gen_batch_size`` prompts, or ``train_batch_size`` when that is null; the last incomplete one
-    of an epoch is dropped; ``shuffle`` draws a new order each epoch from ``data.seed``, or ``seed`` when that is null.
+    of an epoch is dropped; ``shuffle`` draws a new order each epoch from ``data.seed``, or ``seed`` when that is null,
+    unless ``sampler`` names a class of the user's own.
     Validation: batches of ``val_batch_size`` (null: all rows), none dropped, ``validation_shuffle``.
 
     Raises BatchSizeError when the dataset has fewer rows than one training batch.
@@ -48,15 +56,18 @@ def build_dataloader(dataset: Dataset, config: DictConfig, seed: int, validation
             f"the data files hold {rows} rows after filtering, fewer than one batch of {key}={batch_size}; "
             f"give more rows or lower {key}"
         )
-    shuffle = config.validation_shuffle if validation else config.shuffle
     seed = seed if config.get("seed") is None else config.seed
+    if sampler is None and validation:
+        sampler = EpochSampler(rows, config.validation_shuffle, seed)
+    elif sampler is None:
+        sampler = build_sampler(dataset, config, seed)
     return StatefulDataLoader(
         dataset,
         batch_size=batch_size,
-        sampler=EpochSampler(rows, shuffle, seed),
+        sampler=sampler,
         drop_last=not validation,
         num_workers=config.dataloader_num_workers,
-        collate_fn=collate_fn,
+        collate_fn=collate or collate_fn,
     )
 
 

@@ -3,10 +3,58 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sized
+from typing import Any
 
 import torch
+from omegaconf import DictConfig
 from torch.utils.data import Sampler
+
+from runtime.errors import ConfigError
+from runtime.user_code import load_object
+
+
+class AbstractSampler(Sampler[int], ABC):
+    """The base class of samplers of a recipe (``verl.experimental.dataset.sampler``, verl 0.5 to 0.7)."""
+
+    @abstractmethod
+    def __init__(self, data_source: Sized, data_config: DictConfig) -> None:
+        """data_source: the dataset. data_config: the group ``data``."""
+
+
+class AbstractCurriculumSampler(AbstractSampler):
+    """A sampler that chooses the next prompts by how the last ones went."""
+
+    @abstractmethod
+    def update(self, batch: Any) -> None:
+        """Told each finished step, a ``DataProto``, before the next prompts are taken."""
+
+
+def build_sampler(dataset: Any, config: DictConfig, seed: int) -> Sampler[int]:
+    """The class ``data.sampler.class_name`` of the file ``data.sampler.class_path``, or an :class:`EpochSampler`.
+
+    Raises ConfigError for a class that is no sampler of verl's, and for a curriculum whose loader reads ahead.
+    """
+    chosen = config.get("sampler") or {}
+    if chosen.get("class_path") is None:
+        return EpochSampler(len(dataset), config.shuffle, seed)
+    found = load_object(chosen["class_path"], chosen["class_name"], ConfigError)
+    if not (isinstance(found, type) and issubclass(found, AbstractSampler)):
+        raise ConfigError(
+            f"data.sampler: {chosen['class_name']!r} of {chosen['class_path']} is not a subclass of "
+            "verl.experimental.dataset.sampler.AbstractSampler (runtime.data.sampler.AbstractSampler)"
+        )
+    workers = config.get("dataloader_num_workers", 0)
+    if issubclass(found, AbstractCurriculumSampler) and workers > 0:
+        raise ConfigError(
+            f"data.dataloader_num_workers={workers} must be 0 with {found.__qualname__}: rows that are read ahead are "
+            "chosen before the sampler is told how the last step went"
+        )
+    sampler = found(data_source=dataset, data_config=config)
+    if not hasattr(sampler, "__len__"):
+        raise ConfigError(f"data.sampler: {found.__qualname__} needs __len__, the rows of an epoch")
+    return sampler
 
 
 class EpochSampler(Sampler[int]):

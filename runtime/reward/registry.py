@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from omegaconf import DictConfig, OmegaConf
@@ -61,6 +61,11 @@ def register_reward_manager(name: str, replace: bool = False) -> Callable[[Manag
         return manager
 
     return file
+
+
+def registered() -> Mapping[str, type]:
+    """Every manager by its name."""
+    return _managers
 
 
 def reward_manager_class(name: str) -> type:

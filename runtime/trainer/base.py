@@ -141,6 +141,10 @@ class Trainer(ABC):
         """The figures of a finished batch (``runtime.metrics.batch_metrics``)."""
 
     @abstractmethod
+    def whole_batch(self, batch: Any) -> Any:
+        """A finished batch as a legacy one, a ``DataProto``, for a sampler that learns from it."""
+
+    @abstractmethod
     def validation_scores(self, prompts: list[Submission]) -> dict[str, list[float]]:
         """Play validation prompts; the outcome of every trajectory by ``data_source``."""
 
@@ -222,6 +226,8 @@ class Trainer(ABC):
         with timer(metrics, "update_weights"):
             self.workers.policy_weights.bring_newest()
         metrics |= self.batch_metrics(batch)
+        if self.prompts.curriculum is not None:
+            self.prompts.curriculum.update(batch=self.whole_batch(batch))
         self.finish_step(batch)
         seconds = time.perf_counter() - started
         metrics["timing_s/step"] = seconds

@@ -14,8 +14,12 @@ from runtime.agent_loop import Submission
 from runtime.data import build_dataloader, build_dataset
 from runtime.data.chat import load_tokenizer
 from runtime.data.files import ROW_NUMBER
+from runtime.data.sampler import AbstractCurriculumSampler
 from runtime.errors import DataError
+from runtime.fields import LEVELS
 from runtime.identity import PromptIdentity
+
+_MADE_BY_ROLLOUT = {*LEVELS, "attention_mask", "dummy_tensor"}
 
 
 @dataclass(frozen=True)
@@ -33,7 +37,8 @@ class PromptLoaders:
 class PromptSource:
     """Training and validation prompts as batches of ``Submission``: those of a config's files, or of given loaders.
 
-    batch_size: prompts of a training step. rows: prompts of an epoch.
+    batch_size: prompts of a training step. rows: prompts of an epoch. curriculum: the sampler, where it wants to be
+    told how each step went.
     """
 
     def __init__(self, config: DictConfig, loaders: PromptLoaders | None = None) -> None:
@@ -43,6 +48,8 @@ class PromptSource:
             loaders = _loaders_of(config)
         self.tokenizer, self.loader, self._load_validation = loaders.tokenizer, loaders.training, loaders.validation
         self._locate = locator(self.loader.dataset)
+        sampler = self.loader.sampler
+        self.curriculum = sampler if isinstance(sampler, AbstractCurriculumSampler) else None
         self._epoch = 0
         self._supply = self._loaded()
         self._step, self._submitted = 0, Counter[int]()
@@ -139,11 +146,10 @@ def locator(dataset: Any) -> Callable[[int], str]:
     return getattr(dataset, "locate", f"{type(dataset).__name__} row {{}}".format)
 
 
-_NOT_GIVEN_TO_LOOPS = ("dummy_tensor", "input_ids", "attention_mask", "position_ids", "raw_prompt_ids")
-"""What data sets hold for a legacy batch alone: an agent loop makes tokens of ``raw_prompt`` itself."""
-
-
 def _samples(batch: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The rows of a collated batch, without ``_NOT_GIVEN_TO_LOOPS``."""
-    columns = {name: list(values) for name, values in batch.items() if name not in _NOT_GIVEN_TO_LOOPS}
+    """The rows of a collated batch, without the columns that rollout makes: datasets of old recipes bring their own.
+
+    ``dummy_tensor`` is left out too: it carries nothing, see ``RLHFDataset``.
+    """
+    columns = {name: list(values) for name, values in batch.items() if name not in _MADE_BY_ROLLOUT}
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]

@@ -13,6 +13,8 @@ OURS = {
     "algorithm.gdpo_reward_keys",
     "algorithm.gdpo_reward_weights",
     "actor_rollout_ref.rollout.deterministic",
+    "data.sampler.class_path",
+    "data.sampler.class_name",
     "reward.reward_kwargs",
     "reward.custom_reward_function.reward_kwargs",
     "runtime.seed",
