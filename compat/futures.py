@@ -40,10 +40,10 @@ class DataProtoFuture:
         return own.chunk(chunks)[part]
 
     def get(self) -> Any:
-        """Wait for all ranks, join their parts and cut out this future's share."""
-        import ray
+        """Wait for all ranks, join their parts and cut out this share. A worker's error arrives as itself."""
+        from runtime.workers.group import get
 
-        joined = self.collect_fn(ray.get(self.futures))
+        joined = self.collect_fn(get(self.futures, "the group whose call was not waited for"))
         return joined if self.dispatch_fn is None else self.dispatch_fn(joined)
 
 

@@ -114,6 +114,7 @@ CLASSES: dict[str, ClassOf] = {
             **dict.fromkeys(("generation_config", "tokenizer", "processor", "architectures"), None),
             "target_parameters": None,
             "lora": {},
+            "fused_kernel_options": {},
         },
     ),
     "ActorConfig": ClassOf(
@@ -164,7 +165,7 @@ CLASSES: dict[str, ClassOf] = {
     ),
     "FSDPCriticModelCfg": ClassOf(
         "critic.model",
-        defaults={"use_remove_padding": False, "fsdp_config": "FSDPEngineConfig"},
+        defaults={"use_remove_padding": False, "fsdp_config": "FSDPEngineConfig", "lora": {}},
         without=_mutable("custom_chat_template", "exclude_modules", "fused_kernel_options", "hf_config_path")
         | _mutable("lora_adapter_path", "mtp", "use_fused_kernels", "use_liger"),
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -22,20 +22,27 @@ PRESETS: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
 """``RolloutCorrectionConfig.NAME(...)``: the settings, and which parameter sets which of them."""
 
 
-def _named(prefix: str, bypass: dict[str, Any]) -> Iterator[tuple[str, tuple[dict[str, Any], dict[str, str]]]]:
-    """The presets that reject by the geometric mean or by k3, with and without weights."""
-    rejections = {"geo_rs": ("seq_mean_k1", _GEO), "k3_rs": ("seq_mean_k3", _K3)}
-    for name, (mode, threshold) in rejections.items():
-        rejected = {"rollout_rs": mode, "rollout_rs_threshold": threshold, **bypass}
-        by_name = {"rs_threshold": "rollout_rs_threshold"}
-        yield f"{prefix}_{name}", ({"rollout_is": None, **rejected}, by_name)
-        for suffix, level in (("seq_tis", "sequence"), ("token_tis", "token")):
-            weights = {"rollout_is": level, "rollout_is_threshold": _IS}
-            yield f"{prefix}_{name}_{suffix}", (weights | rejected, {"is_threshold": "rollout_is_threshold", **by_name})
-
-
 _CLIP, _REINFORCE = ({"bypass_mode": True, "loss_type": loss_type} for loss_type in ("ppo_clip", "reinforce"))
-PRESETS |= dict([*_named("decoupled", {}), *_named("bypass_ppo_clip", _CLIP), *_named("bypass_pg", _REINFORCE)])
+_REJECTIONS = {"geo_rs": ("seq_mean_k1", _GEO), "k3_rs": ("seq_mean_k3", _K3)}
+_WEIGHTS = {"seq_tis": "sequence", "token_tis": "token"}
+_FAMILIES: tuple[tuple[str, dict[str, Any], tuple[str, ...], tuple[str, ...]], ...] = (
+    ("decoupled", {}, ("geo_rs", "k3_rs"), ("seq_tis", "token_tis")),
+    ("bypass_ppo_clip", _CLIP, ("geo_rs", "k3_rs"), ()),
+    ("bypass_pg", _REINFORCE, ("geo_rs",), ("seq_tis", "token_tis")),
+)
+"""Presets that reject: how they begin, what they set, by what they reject, and with which weights beside without."""
+
+for _prefix, _mode, _rejections, _weights in _FAMILIES:
+    for _rejection in _rejections:
+        _rule, _threshold = _REJECTIONS[_rejection]
+        _rejected = {"rollout_rs": _rule, "rollout_rs_threshold": _threshold, **_mode}
+        _by_name = {"rs_threshold": "rollout_rs_threshold"}
+        PRESETS[f"{_prefix}_{_rejection}"] = ({"rollout_is": None, **_rejected}, _by_name)
+        for _suffix in _weights:
+            PRESETS[f"{_prefix}_{_rejection}_{_suffix}"] = (
+                {"rollout_is": _WEIGHTS[_suffix], "rollout_is_threshold": _IS, **_rejected},
+                {"is_threshold": "rollout_is_threshold", **_by_name},
+            )
 PRESETS["bypass_pg_is"] = ({**PRESETS["decoupled_seq_is"][0], **_REINFORCE}, _BY_THRESHOLD)
 PRESETS["decoupled_seq_is_rs"] = (
     {**PRESETS["decoupled_seq_is"][0], "rollout_rs": "seq_sum_k1", "rollout_rs_threshold": "0.5_2.0"},

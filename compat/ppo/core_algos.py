@@ -54,6 +54,7 @@ from compat.ppo.losses import (
     compute_value_loss,
 )
 from compat.ppo.resampling import compute_pf_ppo_reweight_data
+from compat.utils import torch_functional as verl_F
 
 PolicyLossFn = Callable[..., Any]
 """A policy loss with verl's signature, see ``register_policy_loss``."""
@@ -108,4 +109,5 @@ __all__ = [
     "kl_penalty_forward",
     "register_adv_est",
     "register_policy_loss",
+    "verl_F",
 ]

@@ -1,6 +1,6 @@
 """Errors of the functions of ``verl.trainer.ppo``, each also the builtin that verl raises in the same place."""
 
-from runtime.errors import ConfigError, VerliftError
+from runtime.errors import BatchSizeError, ConfigError, VerliftError
 from shared_algos.errors import AlgorithmError
 
 
@@ -10,3 +10,11 @@ class UnknownKindError(VerliftError, AlgorithmError, NotImplementedError):
 
 class BadSettingError(ConfigError, AlgorithmError, AssertionError):
     """A setting has a value, or is missing, so that a function cannot do what it was asked for."""
+
+
+class InvalidConfigError(ConfigError, ValueError, AssertionError):
+    """A config that ``validate_config`` refuses."""
+
+
+class InvalidBatchSizeError(BatchSizeError, InvalidConfigError):
+    """Numbers of a config that do not divide."""

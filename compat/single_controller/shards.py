@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial, singledispatch
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
@@ -13,51 +13,33 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from compat import columns
+from compat.batch_data import BatchData
 from compat.futures import DataProtoFuture, concat_parts
 from compat.protocol import DataProto, DataProtoConfig
 from compat.row_choice import chunk_sizes
 from compat.single_controller.errors import DispatchError
+from compat.tensordict_utils import concat_tensordict
 
 
-@singledispatch
-def split(batch: Any, count: int) -> list[Any]:  # noqa: ARG001
+def split(batch: Any, count: int) -> list[Any]:
     """``count`` equal parts in row order; ``UnequalSplitError`` names both numbers, ``DispatchError`` the type."""
-    raise DispatchError(
-        f"a {type(batch).__name__} cannot be cut into one part a rank; pass a DataProto, a TensorDict or a list, or "
-        "register the method with Dispatch.ONE_TO_ALL"
-    )
-
-
-@split.register(DataProto)
-@split.register(DataProtoFuture)
-def _split_by_chunk(batch: Any, count: int) -> list[Any]:
-    return batch.chunk(count)
-
-
-@split.register
-def _split_tensordict(batch: TensorDict, count: int) -> list[Any]:
-    return [columns.slice_rows(batch, start, stop) for start, stop in _bounds(batch, count)]
-
-
-@split.register
-def _split_list(batch: list, count: int) -> list[Any]:
-    return [batch[start:stop] for start, stop in _bounds(batch, count)]
-
-
-def _bounds(batch: Any, count: int) -> list[tuple[int, int]]:
-    sizes = chunk_sizes(len(batch), count, allow_unequal=False)
-    return list(pairwise(accumulate(sizes, initial=0)))
-
-
-def joinable(parts: Sequence[Any]) -> bool:
-    """Whether ``join`` takes ``parts``."""
-    return bool(parts) and isinstance(parts[0], DataProto | TensorDict | list | ray.ObjectRef)
+    if isinstance(batch, list):
+        bounds = accumulate(chunk_sizes(len(batch), count, allow_unequal=False), initial=0)
+        return [batch[start:stop] for start, stop in pairwise(bounds)]
+    if not BatchData(batch).is_chunkable():
+        raise DispatchError(
+            f"a {type(batch).__name__} cannot be cut into one part a rank; pass a DataProto, a TensorDict or a list, "
+            "or register the method with Dispatch.ONE_TO_ALL"
+        )
+    parts = BatchData(batch).chunk(count)
+    # A view would be sent with the storage of the whole batch.
+    return [part.clone() for part in parts] if isinstance(batch, TensorDict) else list(parts)
 
 
 def join(parts: Sequence[Any]) -> Any:
     """Put one answer a rank together, in kind; references to answers become one ``DataProtoFuture``."""
     kinds = {type(part).__name__ for part in parts}
-    if len(kinds) != 1 or not joinable(parts):
+    if len(kinds) != 1 or not (isinstance(parts[0], list) or BatchData(parts).is_concatable()):
         raise DispatchError(
             f"the ranks answered with {', '.join(sorted(kinds)) or 'nothing'}; to be joined, every rank must answer "
             "with a DataProto, or every rank with a TensorDict, or with a list. Dispatch.DP_COMPUTE_METRIC returns the "
@@ -65,7 +47,9 @@ def join(parts: Sequence[Any]) -> Any:
         )
     if isinstance(parts[0], ray.ObjectRef):
         return DataProtoFuture(collect_fn=join, futures=list(parts))
-    return [row for part in parts for row in part] if isinstance(parts[0], list) else concat_parts(parts)
+    if isinstance(parts[0], list):
+        return [row for part in parts for row in part]
+    return concat_tensordict(parts) if isinstance(parts[0], TensorDict) else concat_parts(parts)
 
 
 class Padding(NamedTuple):

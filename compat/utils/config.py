@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from omegaconf import DictConfig
 
+from compat.ppo.errors import InvalidBatchSizeError, InvalidConfigError
 from runtime.config.composed import settle_config
+from runtime.errors import BatchSizeError, ConfigError
 
 
 def validate_config(
@@ -14,6 +16,12 @@ def validate_config(
 ) -> None:
     """Check every key and number of a recipe's config, old names included; nothing is changed.
 
-    Raises ``ConfigError`` naming the key, and ``BatchSizeError`` for numbers that do not divide.
+    Raises ``ConfigError`` naming the key, and ``BatchSizeError`` for numbers that do not divide; both are also the
+    ``ValueError`` and the ``AssertionError`` that verl raises.
     """
-    settle_config(config, use_v1=False)
+    try:
+        settle_config(config, use_v1=False)
+    except BatchSizeError as error:
+        raise InvalidBatchSizeError(str(error)) from error
+    except ConfigError as error:
+        raise InvalidConfigError(str(error)) from error

@@ -67,6 +67,41 @@ def prepare(arguments):
     return made
 
 
+def class_fields(names):
+    """Of each config dataclass its fields with defaults (a group's as its class), and the fields that may be set."""
+    import dataclasses
+
+    import verl.trainer.config as of_trainer
+    import verl.utils.profiler.config as of_profiler
+    import verl.workers.config as of_workers
+
+    found = {}
+    for name in names:
+        made = next(getattr(module, name) for module in (of_trainer, of_workers, of_profiler) if hasattr(module, name))
+        found[name] = (
+            {f.name: default_of(f, dataclasses.MISSING) for f in dataclasses.fields(made)},
+            sorted(made._mutable_fields),
+        )
+    return found
+
+
+def default_of(field, missing):
+    """The default, or of a group its class's name."""
+    if field.default is not missing:
+        return field.default
+    if field.name == "reward_manager":
+        return None  # verl's class of it cannot be made
+    value = field.default_factory()
+    return type(value).__name__ if hasattr(value, "_mutable_fields") else value
+
+
+def preset(name):
+    """``RolloutCorrectionConfig.NAME()`` as a dict."""
+    from verl.trainer.config import RolloutCorrectionConfig
+
+    return dict(getattr(RolloutCorrectionConfig, name)())
+
+
 def serve(folder):
     """Answer until stdin closes; a call that raises is answered with its traceback."""
     sys.path.insert(0, folder)

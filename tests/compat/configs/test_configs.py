@@ -15,7 +15,9 @@ from compat.configs.presets import PRESETS
 from compat.ppo.core_algos import compute_policy_loss_vanilla
 from compat.ppo.errors import BadSettingError
 from compat.utils.base_config import BaseConfig
+from compat.utils.config import validate_config
 from runtime.config import load_config
+from runtime.errors import BatchSizeError
 from shared_algos.rollout_correction import RolloutCorrectionConfig
 
 Algo, Actor, Critic, Engine = (
@@ -170,3 +172,17 @@ def test_values_of_a_config_by_name():
     values = {"lam": 0, "other": 1}
     update_dict_with_config(values, OmegaConf.create({"lam": 0.5}))
     assert values == {"lam": 0.5, "other": 1}
+
+
+def test_validation_raises_what_verl_raises(config):
+    good = OmegaConf.to_container(config)
+    validate_config(OmegaConf.create(good), use_reference_policy=False, use_critic=False)
+    bad = OmegaConf.create(good)
+    bad.actor_rollout_ref.actor.ppo_mini_batch_size = 3
+    for kind in (AssertionError, ValueError, BatchSizeError):
+        with pytest.raises(kind, match=r"data\.train_batch_size = \d+ does not divide by .*ppo_mini_batch_size = 3"):
+            validate_config(bad, False, False)
+    bad.actor_rollout_ref.actor.ppo_mini_batch_size = config.actor_rollout_ref.actor.ppo_mini_batch_size
+    bad.actor_rollout_ref.actor.clip_ratio_c = 0.5
+    with pytest.raises(AssertionError, match=r"clip_ratio_c=0\.5"):
+        validate_config(bad, False, False)

@@ -1,5 +1,7 @@
 """How a call is cut among ranks and joined again, on ranks that are plain functions."""
 
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -95,6 +97,17 @@ def test_tensordict_and_list_are_answered_in_kind():
     for given in (rows[:3], [1, 2, 3]):
         with pytest.raises(UnequalSplitError, match="3 rows into 2"):
             Ranks(2, lambda part: part).call(Dispatch.DP_COMPUTE_PROTO, given)
+
+
+def test_a_part_is_sent_without_the_rest_of_the_batch():
+    rows = TensorDict({"x": torch.zeros(64, 1000)}, batch_size=64)
+    for whole in (rows, DataProto(rows)):
+        assert all(len(pickle.dumps(part)) < 1.1 * 64 * 1000 for part in shards.split(whole, 4))
+
+
+def test_answers_without_rows_are_those_of_one_rank():
+    metrics = TensorDict({"loss": torch.tensor(0.5)}, batch_size=[])
+    assert Ranks(2, lambda _: metrics).call(Dispatch.DP_COMPUTE_PROTO, batch(2)) is metrics
 
 
 def test_process_wide_padding_fills_every_container(monkeypatch):

@@ -89,6 +89,10 @@ def worker_classes() -> SimpleNamespace:
         def fail(self, error):
             raise error
 
+        @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO, blocking=False)
+        def fail_later(self, data):
+            raise RewardError(f"rank {self.rank} has {len(data)} bad rows")
+
     class CriticWorker(Worker):
         @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO)
         def compute_values(self, data):
@@ -269,6 +273,19 @@ def test_groups_attach_to_actors_that_run(groups):
 def test_an_error_of_a_worker_arrives_as_itself(groups, error):
     with pytest.raises(type(error), match=str(error)):
         groups["actor_rollout"].fail(error)
+
+
+def test_an_error_that_nobody_waited_for_arrives_with_the_answer(groups):
+    with pytest.raises(RewardError, match=r"^rank \d has 2 bad rows$"):
+        groups["actor_rollout"].fail_later(batch(4)).get()
+
+
+def test_a_group_can_be_used_by_another_actor(groups):
+    @ray.remote(num_cpus=0.1)
+    def elsewhere(group, rows):
+        return group.compute_log_prob(rows).batch["old_log_probs"].tolist()
+
+    assert ray.get(elsewhere.remote(groups["actor_rollout"], batch(2))) == [0, 2]
 
 
 @pytest.mark.parametrize("error", [ConfigError("no key model.path"), ValueError("no such model")], ids=type)
