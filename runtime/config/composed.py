@@ -16,7 +16,7 @@ from runtime.config.composing import main_config
 from runtime.config.flat import flatten, prefixes, raw_leaves, with_groups
 from runtime.config.load import settle
 from runtime.config.notes import ConfigNote, format_notes
-from runtime.config.tables import old_defaults
+from runtime.config.tables import old_defaults, present_name
 
 logger = logging.getLogger(__name__)
 
@@ -45,9 +45,17 @@ def settle_config(config: DictConfig, *, use_v1: bool) -> DictConfig:
 
 
 def add_old_keys(config: DictConfig) -> None:
-    """Give ``config``, in place, every key that verl has or had and it lacks, with verl's last default."""
-    there = with_groups(raw_leaves(config))
+    """Give ``config``, in place, every key that verl has or had and it lacks, with verl's last default.
+
+    What was set under an old name is set under the present one too, so that either may be read.
+    """
+    written = raw_leaves(config)
+    there = with_groups(written)
     with flag_override(config, ["struct", "readonly"], False):
+        for key, value in written.items():
+            new = present_name(key)
+            if new is not None and value not in (None, {}, _old_keys().get(key)):
+                OmegaConf.update(config, new, value, force_add=True)
         for key, value in _old_keys().items():
             if key not in there and _leads_to_groups(config, key):
                 OmegaConf.update(config, key, value, force_add=True)
