@@ -153,7 +153,8 @@ class LegacyTrainer(Trainer):
     # What the shared loop asks for.
 
     def batch_metrics(self, batch: DataProto) -> dict[str, float]:
-        return batch_metrics(read_batch(batch, self.metric_fields), self.config.data.max_response_length)
+        data = self.config.data
+        return batch_metrics(read_batch(batch, self.metric_fields), data.max_response_length, data.max_prompt_length)
 
     def whole_batch(self, batch: DataProto) -> DataProto:
         return batch

@@ -37,14 +37,12 @@ class BatchFigures:
     response_lengths: Tensor
     """``[B]``, tokens."""
     max_response_length: int
-    max_prompt_length: int | None = None
+    max_prompt_length: int
     values: Tensor | None = None
     """``[N]``, the critic's."""
 
 
-def batch_metrics(
-    batch: TrajectoryBatch, max_response_length: int, max_prompt_length: int | None = None
-) -> dict[str, float]:
+def batch_metrics(batch: TrajectoryBatch, max_response_length: int, max_prompt_length: int) -> dict[str, float]:
     """The figures that verl's ``compute_data_metrics`` logs, under its names, summed in float64.
 
     Scores and rewards are per row, entropy (nats), advantages, returns and values per mask-1 token, lengths in tokens.
@@ -90,9 +88,8 @@ def data_metrics(figures: BatchFigures, of_nothing: float = 0.0) -> dict[str, fl
         "response_length_non_aborted/clip_ratio": _mean(lengths[played] >= longest, of_nothing),
         "response/aborted_ratio": _mean(~played, of_nothing),
         **spread("prompt_length", figures.prompt_lengths),
+        "prompt_length/clip_ratio": _mean(figures.prompt_lengths >= figures.max_prompt_length, of_nothing),
     }
-    if figures.max_prompt_length is not None:
-        metrics["prompt_length/clip_ratio"] = _mean(figures.prompt_lengths >= figures.max_prompt_length, of_nothing)
     if figures.values is not None:
         metrics |= spread("critic/values", figures.values)
         metrics |= _explained_variance(figures.returns.double(), figures.values.double())

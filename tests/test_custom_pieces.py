@@ -98,7 +98,8 @@ def test_a_recipe_with_a_manager_of_batches_a_dataset_and_a_curriculum(tmp_path)
             "data.custom_cls.name=Marked",
         ),
         *(f"data.sampler.class_path={recipe}", "data.sampler.class_name=Backwards"),
-        *("data.train_batch_size=4", "actor_rollout_ref.actor.ppo_mini_batch_size=2", "trainer.logger=[jsonl]"),
+        *("data.max_prompt_length=40", "data.train_batch_size=4"),
+        *("actor_rollout_ref.actor.ppo_mini_batch_size=2", "trainer.logger=[jsonl]"),
     ]
     bin_folder = Path(sys.executable).parent
     command[0] = str(bin_folder / "verlift")

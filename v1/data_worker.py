@@ -64,7 +64,8 @@ class DataWorker:
 
     def batch_metrics(self, batch: Rows, fields: Sequence[str]) -> dict[str, float]:
         """The figures of a finished batch."""
-        return metrics.batch_metrics(data_plane.read(batch, fields), self.config.data.max_response_length)
+        data = self.config.data
+        return metrics.batch_metrics(data_plane.read(batch, fields), data.max_response_length, data.max_prompt_length)
 
     def whole_batch(self, batch: Rows) -> DataProto:
         """All fields, padded as the legacy trainer pads them."""

@@ -143,7 +143,7 @@ class BatchAdapter(BatchRewardManager):
             shape = tuple(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
             raise RewardError(f"{name} returned {shape}, expected {(len(batch), self.widths[1])}, a reward a token")
         scores = tensor.detach().to("cpu", torch.float32)
-        lost = scores * (1 - data.batch["attention_mask"][:, -self.widths[1] :])  # type: ignore[index]
+        lost = (scores != 0) & (data.batch["attention_mask"][:, -self.widths[1] :] == 0)  # type: ignore[index]
         if bool(lost.any()):
             row = int(lost.any(1).nonzero()[0])
             raise RewardError(f"{name} put a reward of trajectory {batch.keys[row]} behind its last response token")

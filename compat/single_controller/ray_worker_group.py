@@ -275,6 +275,13 @@ class RayWorkerGroup(WorkerGroup):
         return self._workers
 
     @property
+    def all_workers(self) -> list[Any]:
+        """The actors of every role."""
+        if not self._roles:
+            return self._workers
+        return [worker for group in self._roles.values() for worker in group.all_workers]
+
+    @property
     def master_address(self) -> str | None:
         """The address at which the ranks meet."""
         return self._master[0]
@@ -286,9 +293,7 @@ class RayWorkerGroup(WorkerGroup):
 
     def close(self) -> None:
         """End the actors, of every role."""
-        for group in self._roles.values():
-            group.close()
-        for worker in () if self._roles else self._workers:
+        for worker in self.all_workers:
             ray.kill(worker)
 
     def is_worker_alive(self, worker: Any) -> bool:

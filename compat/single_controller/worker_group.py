@@ -81,6 +81,11 @@ class WorkerGroup:
         return len(self._workers)
 
     @property
+    def all_workers(self) -> list[Any]:
+        """The workers of this group and of its roles."""
+        return self._workers
+
+    @property
     def worker_names(self) -> list[str]:
         """The Ray names of the actors, by rank."""
         return self._worker_names
@@ -151,14 +156,14 @@ def registered_methods(worker_class: type) -> dict[str, dict[str, Any]]:
 
 def check_workers_alive(group: WorkerGroup, gap_time: float = 1) -> None:
     """Return, with the main thread interrupted, as soon as a worker of ``group`` is dead."""
-    while _all_alive(group._workers, group.is_worker_alive):
+    while _all_alive(group.all_workers, group.is_worker_alive):
         time.sleep(gap_time)
     _thread.interrupt_main()
 
 
 def _all_alive(workers: Sequence[Any], is_alive: Callable[[Any], bool]) -> bool:
-    for rank, worker in enumerate(workers):
+    for number, worker in enumerate(workers):
         if not is_alive(worker):
-            logger.error("rank %d died: %s", rank, worker)
+            logger.error("worker %d died: %s", number, worker)
             return False
     return True

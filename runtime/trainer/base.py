@@ -230,7 +230,7 @@ class Trainer(ABC):
             self.prompts.curriculum.update(batch=self.whole_batch(batch))
         self.finish_step(batch)
         seconds = time.perf_counter() - started
-        metrics["timing_s/step"] = seconds
+        metrics["timing_s/step"] = metrics["perf/time_per_step"] = seconds
         metrics["perf/throughput"] = metrics["perf/total_num_tokens"] / seconds / self.workers.world_size
         return metrics | self.prompts.progress()
 

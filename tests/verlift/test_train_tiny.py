@@ -21,7 +21,7 @@ OVERRIDES = [
     "trainer.val_before_train=true",
     "trainer.logger=[jsonl]",
 ]
-TOLD_BY_A_CLOCK = ("timing_s/", "perf/throughput")
+TOLD_BY_A_CLOCK = ("timing_s/", "perf/throughput", "perf/time_per_step")
 VALIDATION = "val-core/verlift/toy_letters/reward/mean"
 
 Figures = list[dict[str, float]]

@@ -308,8 +308,9 @@ def test_a_dead_worker_is_named_with_its_group(pool):
 
 
 def test_the_aliveness_check_interrupts_a_driver_that_waits_for_something_else(rank):
-    group = RayWorkerGroup(rank, RayClassWithInitArgs(CLASSES.Critic))
-    ray.kill(group.workers[0])
+    classes = {role: RayClassWithInitArgs(CLASSES.Critic) for role in ("critic", "second")}
+    group = RayWorkerGroup(rank, create_colocated_worker_cls(classes))
+    ray.kill(group.spawn(["second"])["second"].workers[0])
     group.start_worker_aliveness_check(every_n_seconds=0.05)
     with pytest.raises(KeyboardInterrupt):
         ray.get(ray.remote(lambda: __import__("time").sleep(60)).remote())
