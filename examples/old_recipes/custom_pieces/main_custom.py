@@ -1,7 +1,6 @@
 """Entry point of a recipe for verl 0.6 to 0.8: verl's TaskRunner subclassed, verl's own loop with two seams overridden."""
 
 import hydra
-import pieces  # noqa: F401  (registers the estimator, the loss and the reward manager)
 import ray
 from omegaconf import OmegaConf
 from verl import DataProto
@@ -30,6 +29,8 @@ class CurriculumTrainer(RayPPOTrainer):
 
 class CustomTaskRunner(TaskRunner):
     def run(self, config):
+        import pieces  # noqa: F401  (registers the estimator, the loss and the reward manager, in this process)
+
         OmegaConf.resolve(config)
         actor_rollout_cls, ray_worker_group_cls = self.add_actor_rollout_worker(config)
         self.add_critic_worker(config)
