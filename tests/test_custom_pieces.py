@@ -76,7 +76,7 @@ class Backwards(AbstractCurriculumSampler):
         self.told += int(batch.batch["rm_scores"].sum() * 1000) % 7 + len(set(batch.non_tensor_batch["uid"]))
 
 
-def compute_score(data_source, solution_str, ground_truth):
+def compute_score(data_source, solution_str, ground_truth, extra_info=None):
     return sum(letter in ground_truth for letter in solution_str) / max(1, len(solution_str))
 """
 

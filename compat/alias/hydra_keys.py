@@ -1,4 +1,4 @@
-"""Overrides of a recipe's hydra app that name a key of verl which our configs do not hold."""
+"""Hydra apps of recipes: overrides that name keys our configs do not hold, and old keys that the recipe reads."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import functools
 import re
 from collections.abc import Sequence
 from typing import Any
+
+from runtime.config.composed import add_old_keys
+from runtime.config.flat import with_groups
+from runtime.config.tables import known_key, old_defaults, present_name
 
 _KEY = re.compile(r"\+?(?P<key>\w+(?:\.\w+)+)=")
 
@@ -26,34 +30,24 @@ def _is_verl_key(override: str) -> bool:
     found = _KEY.match(override)
     if found is None:
         return False
-    from runtime.config.flat import with_groups
-    from runtime.config.tables import known_key, present_name, verl_defaults
-
     key = found["key"]
-    return key in with_groups(verl_defaults()) or present_name(key) is not None or known_key(key) is not None
+    return key in with_groups(old_defaults()) or present_name(key) is not None or known_key(key) is not None
 
 
 def accept_verl_keys(config_loader: Any) -> None:
-    """Let hydra's ``config_loader`` class read overrides through :func:`force_verl_keys`, once.
-
-    A config of ours then also has the keys that other versions of verl have: old code reads them.
-    """
+    """Let hydra's ``config_loader`` class treat overrides and configs of apps as above, once; not of ``compose``."""
     original = config_loader.load_configuration
     if hasattr(original, "__wrapped__"):
         return
 
     @functools.wraps(original)
     def load_configuration(
-        self: Any, config_name: str | None, overrides: list[str], *arguments: Any, **more: Any
+        self: Any, config_name: str | None, overrides: list[str], run_mode: Any, from_shell: bool = True, **more: Any
     ) -> Any:
-        from runtime.config.composed import add_old_keys
-        from runtime.config.composing import composes_ours
-
-        if composes_ours.get():
-            return original(self, config_name, overrides, *arguments, **more)
-        config = original(self, config_name, force_verl_keys(overrides), *arguments, **more)
-        if "actor_rollout_ref" in config:
-            add_old_keys(config)
+        if not from_shell:
+            return original(self, config_name, overrides, run_mode, from_shell=False, **more)
+        config = original(self, config_name, force_verl_keys(overrides), run_mode, **more)
+        add_old_keys(config)
         return config
 
     config_loader.load_configuration = load_configuration

@@ -156,7 +156,7 @@ def call(manager: Any, data: DataProto) -> tuple[Any, dict[str, Any]]:
 
     The first managers had no ``return_dict`` and returned the tensor alone.
     """
-    takes_form = Signature.of(manager.__call__ if not hasattr(manager, "__code__") else manager).accepts("return_dict")
+    takes_form = Signature.of(manager).accepts("return_dict")
     returned = manager(data, return_dict=True) if takes_form else manager(data)
     if not isinstance(returned, Mapping):
         return returned, {}

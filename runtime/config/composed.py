@@ -5,7 +5,7 @@ A recipe reads keys of the verl version that it was written for, so what it gets
 
 from __future__ import annotations
 
-import logging
+import sys
 from functools import cache
 from typing import Any
 
@@ -18,11 +18,9 @@ from runtime.config.load import settle
 from runtime.config.notes import ConfigNote, format_notes
 from runtime.config.tables import old_defaults, present_name
 
-logger = logging.getLogger(__name__)
-
 
 def settle_config(config: DictConfig, *, use_v1: bool) -> DictConfig:
-    """``config`` with every key accounted for, writable, holding old and present names; notes go to the log.
+    """``config`` with every key accounted for, writable, holding old and present names; notes go to stderr.
 
     Keys of verl that are missing have their defaults. Keys that nobody knows are the recipe's own: they are kept, and
     noted. use_v1: what the trainer that reads the config is, whatever ``trainer.use_v1`` says.
@@ -37,7 +35,7 @@ def settle_config(config: DictConfig, *, use_v1: bool) -> DictConfig:
     OmegaConf.update(given, "trainer.use_v1", use_v1, force_add=True)
     settled = settle(_without_old_defaults(given), [], notes, own_keys=True)
     if notes:
-        logger.warning("%s", format_notes(dict.fromkeys(notes)))
+        print(format_notes(dict.fromkeys(notes)), file=sys.stderr)
     whole: Any = OmegaConf.merge(given, settled)
     add_old_keys(whole)
     OmegaConf.set_struct(whole, True)
@@ -47,8 +45,11 @@ def settle_config(config: DictConfig, *, use_v1: bool) -> DictConfig:
 def add_old_keys(config: DictConfig) -> None:
     """Give ``config``, in place, every key that verl has or had and it lacks, with verl's last default.
 
-    What was set under an old name is set under the present one too, so that either may be read.
+    What was set under an old name is set under the present one too, so that either may be read. A config without
+    ``actor_rollout_ref`` is not a trainer's, and left as it is.
     """
+    if "actor_rollout_ref" not in config:
+        return
     written = raw_leaves(config)
     there = with_groups(written)
     with flag_override(config, ["struct", "readonly"], False):
@@ -57,7 +58,8 @@ def add_old_keys(config: DictConfig) -> None:
             if new is not None and value not in (None, {}, _old_keys().get(key)):
                 OmegaConf.update(config, new, value, force_add=True)
         for key, value in _old_keys().items():
-            if key not in there and _leads_to_groups(config, key):
+            closed = any(written.get(group, {}) != {} for group in prefixes(key))
+            if key not in there and not closed:
                 OmegaConf.update(config, key, value, force_add=True)
 
 
@@ -66,11 +68,6 @@ def _old_keys() -> dict[str, Any]:
     """Keys that verl has or had and our configs do not hold, with their last defaults there."""
     ours = with_groups(raw_leaves(main_config()))
     return {key: value for key, value in old_defaults().items() if key not in ours}
-
-
-def _leads_to_groups(config: DictConfig, key: str) -> bool:
-    """Whether nothing on the way to ``key`` is a value already."""
-    return all(isinstance(OmegaConf.select(config, group), DictConfig | None) for group in prefixes(key))
 
 
 def _without_old_defaults(config: DictConfig) -> DictConfig:

@@ -6,7 +6,6 @@ import logging
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
 
@@ -51,11 +50,7 @@ def compose_config(name: str, folder: Path, overrides: Sequence[str] = ()) -> Di
         raise ConfigError(f"there is no config {name!r} in {folder}; there is {_listing(folder)}")
     Plugins.instance().register(VerliftSearchPath)
     try:
-        with (
-            warnings.catch_warnings(),
-            _hydra_of_our_own(),
-            initialize_config_dir(str(folder), version_base=None),
-        ):
+        with warnings.catch_warnings(), _beside_an_app(), initialize_config_dir(str(folder), version_base=None):
             # An entry of hydra.searchpath that is not installed (verl's own folder, say) is no fault: ours follows.
             warnings.filterwarnings("ignore", message=r"provider=hydra\.searchpath")
             logging.getLogger("hydra").setLevel(logging.ERROR)
@@ -64,21 +59,15 @@ def compose_config(name: str, folder: Path, overrides: Sequence[str] = ()) -> Di
         raise ConfigError(f"config {name!r} cannot be composed: {_reason(error)}") from error
 
 
-composes_ours: ContextVar[bool] = ContextVar("composes_ours", default=False)
-"""Whether hydra works for ``compose_config`` just now, and not for a recipe's own app around it."""
-
-
 @contextmanager
-def _hydra_of_our_own() -> Iterator[None]:
-    """Hydra's one global state, lent: a recipe's app may have its own there."""
-    state = GlobalHydra.instance()
-    of_the_app, state.hydra = state.hydra, None
-    token = composes_ours.set(True)
+def _beside_an_app() -> Iterator[None]:
+    """Hydra composes for one caller at a time: the app of a recipe that we run in, if any, is set aside meanwhile."""
+    app = GlobalHydra.instance().hydra
+    GlobalHydra.instance().clear()
     try:
         yield
     finally:
-        state.hydra = of_the_app
-        composes_ours.reset(token)
+        GlobalHydra.instance().hydra = app
 
 
 @cache

@@ -159,8 +159,9 @@ import hydra
 from omegaconf import OmegaConf
 @hydra.main(config_path="config", config_name="mine", version_base=None)
 def main(config):
-    print(config.data.train_batch_size, config.mine.size, OmegaConf.select(config, "trainer.use_v1"),
-          OmegaConf.select(config, "custom_reward_function.path"))
+    OmegaConf.to_container(config, resolve=True)
+    print(config.data.train_batch_size, config.mine.size, config.ray_init.num_cpus, config.trainer.profile_steps,
+          config.custom_reward_function.path)
 main()
 """
 
@@ -173,7 +174,7 @@ def test_a_hydra_app_finds_our_configs_and_takes_old_keys(tmp_path, searched):
     (tmp_path / "main.py").write_text(APP)
     arguments = ["data.train_batch_size=24", "custom_reward_function.path=r.py", "mine.size=4"]
     done = verlift_exec(tmp_path, "python", "main.py", *arguments)
-    assert done.stdout == "24 4 True r.py\n", done.stderr
+    assert done.stdout == "24 4 None None r.py\n", done.stderr
     assert "searchpath" not in done.stderr
     wrong = verlift_exec(tmp_path, "python", "main.py", "data.train_batch_sizes=24")
     assert wrong.returncode == 1
