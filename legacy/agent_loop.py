@@ -1,21 +1,45 @@
-"""Agent-loop workers that return one padded ``DataProto``."""
+"""Agent-loop workers that return one padded ``DataProto``, and the manager that hands rows to them."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from omegaconf import DictConfig
 
 from compat.protocol import DataProto
 from compat.rows import to_dataproto
+from legacy.gen_batch import answer_in_kind, session_requests
 from runtime.agent_loop import AgentLoopOutput, SessionRunner, Submission, as_trajectories
-from runtime.agent_loop.runner import session_params, unfinished
+from runtime.agent_loop.runner import unfinished
 from runtime.errors import RolloutError
 from runtime.identity import TrajectoryKey
-from runtime.trainer.workers import Workers
+from runtime.rollout.types import SamplingParams
+from runtime.trainer.rollout_actors import RolloutActors
 from runtime.workers.group import get
+
+
+@dataclass(frozen=True)
+class SessionRequest:
+    """One row to play. score: whether the worker scores it; rows without reward columns are scored by the driver."""
+
+    submission: Submission
+    session_id: int
+    params: SamplingParams
+    score: bool = True
+
+
+class WeightsSource(Protocol):
+    """Where a manager's rollout gets the policy's weights from; see ``PolicyWeights``."""
+
+    rollout: RolloutActors
+
+    def bring_newest(self) -> None: ...
+
+    def sleep(self) -> None: ...
 
 
 class AgentLoopWorker:
@@ -28,24 +52,24 @@ class AgentLoopWorker:
         """Load what sessions need. Not in the constructor: there Ray would hide the type of an error."""
         self.runner = SessionRunner(self.config, self.server)
 
-    async def generate_sequences(
-        self, submissions: Sequence[Submission], session_ids: Sequence[int], validate: bool
-    ) -> DataProto:
-        """One trajectory a submission, in the order given, padded to ``data.max_{prompt,response}_length``."""
-        params = session_params(self.config, validate)
+    async def generate_sequences(self, requests: Sequence[SessionRequest]) -> DataProto:
+        """One trajectory a request, in the order given, padded to ``data.max_{prompt,response}_length``."""
         sessions = [
-            asyncio.create_task(self.runner.run_session(submission, session_id, params[session_id]))
-            for submission, session_id in zip(submissions, session_ids, strict=True)
+            asyncio.create_task(
+                self.runner.run_session(request.submission, request.session_id, request.params, request.score)
+            )
+            for request in requests
         ]
         _, late = await asyncio.wait(sessions, timeout=self.config.runtime.rollout_timeout_s)
+        uids = [request.submission.uid for request in requests]
         if late:
-            uids = [s.uid for s, session in zip(submissions, sessions, strict=True) if session in late]
-            raise unfinished(uids, len({submission.uid for submission in submissions}), self.config)
+            waiting = [uid for uid, session in zip(uids, sessions, strict=True) if session in late]
+            raise unfinished(waiting, len(set(uids)), self.config)
         outputs = [
-            _only_output(submission, session.result())
-            for submission, session in zip(submissions, sessions, strict=True)
+            _only_output(request.submission, session.result())
+            for request, session in zip(requests, sessions, strict=True)
         ]
-        keys = [TrajectoryKey(s.uid, session_id, 0) for s, session_id in zip(submissions, session_ids, strict=True)]
+        keys = [TrajectoryKey(request.submission.uid, request.session_id, 0) for request in requests]
         data = self.config.data
         tokenizer = self.runner.tokenizer
         pad_token_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
@@ -58,25 +82,49 @@ class AgentLoopWorker:
 
 
 class AgentLoopManager:
-    """The driver's side: rows to workers, answers put together (verl's legacy ``AgentLoopManager``)."""
+    """The driver's side: rows to workers, answers put together (verl's legacy ``AgentLoopManager``).
 
-    def __init__(self, workers: Workers) -> None:
-        self.workers = workers
+    weights: where the policy's weights come from; before sessions are played the server has the newest ones.
+    scores: whether workers score rows that bring reward columns.
+    """
+
+    def __init__(self, config: DictConfig, weights: WeightsSource, scores: bool = True) -> None:
+        self.config, self.weights, self.scores = config, weights, scores
+        self.rollout = weights.rollout
+        self._calls = 0
 
     def generate_sequences(self, prompts: DataProto) -> DataProto:
         """Roll out B rows of prompts that are already repeated n times; B trajectories in the same order.
 
-        prompts: ``submission`` (a ``Submission`` a row) and ``session_id`` in ``non_tensor_batch``; ``validate`` in
-        ``meta_info`` selects ``val_kwargs``.
+        prompts: rows of this trainer (``submission`` and ``session_id``), or of a recipe: ``raw_prompt``,
+        ``raw_prompt_ids`` or ``input_ids`` with ``attention_mask``. In ``meta_info``, ``validate`` selects
+        ``val_kwargs``, and ``do_sample=False`` decodes greedily; so does a row's ``__do_sample__``.
+
+        Raises ``RolloutError`` naming the uid of a session that fails or does not finish.
         """
-        submissions = list(prompts.non_tensor_batch["submission"])
-        session_ids = [int(number) for number in prompts.non_tensor_batch["session_id"]]
-        self.workers.expect([(s.position, session_id) for s, session_id in zip(submissions, session_ids, strict=True)])
-        validate = bool(prompts.meta_info.get("validate", False))
-        calls = []
-        for agent, rows in self.workers.shares(len(submissions)):
-            share = [submissions[row] for row in rows]
-            calls.append(agent.generate_sequences.remote(share, [session_ids[row] for row in rows], validate))
+        self._calls += 1
+        requests = [
+            SessionRequest(*request, score=self.scores)
+            for request in session_requests(prompts, self.config, self._calls)
+        ]
+        self.weights.bring_newest()
+        started = time.perf_counter()
+        played = self._play(requests)
+        return answer_in_kind(prompts, played, time.perf_counter() - started)
+
+    def wake_up(self) -> None:
+        """Nothing to do: sessions wake the server themselves."""
+
+    def sleep(self) -> None:
+        """Give the device's memory back until the next sessions."""
+        self.weights.sleep()
+
+    def _play(self, requests: Sequence[SessionRequest]) -> DataProto:
+        self.rollout.expect([(request.submission.position, request.session_id) for request in requests])
+        calls = [
+            agent.generate_sequences.remote([requests[row] for row in rows])
+            for agent, rows in self.rollout.shares(len(requests))
+        ]
         return DataProto.concat(get(calls, "agent loop"))
 
 

@@ -2,40 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from omegaconf import DictConfig
 
 from compat.protocol import DataProto
 from compat.rows import answer, column_names, keys_of, read_batch
+from compat.single_controller.pools import ResourcePoolManager
+from compat.single_controller.ray_worker_group import RayWorkerGroup
+from compat.single_controller.roles import Role
 from legacy.agent_loop import AgentLoopManager, AgentLoopWorker
+from legacy.groups import CheckpointManager, ModelGroups, default_pools, default_workers
 from runtime.advantage import AdvantageStage
 from runtime.agent_loop import Submission
 from runtime.agent_loop.runner import session_params, sessions_each
 from runtime.arrays import object_array
 from runtime.balance import balanced_order
-from runtime.config import bypasses_old_log_prob, uses_critic
+from runtime.config import bypasses_old_log_prob
+from runtime.errors import ConfigError
 from runtime.group_filter import GroupFilter
 from runtime.identity import TrajectoryKey
 from runtime.metrics import batch_metrics, by_source
 from runtime.pf_ppo import Resampling
 from runtime.reward import RewardStage
 from runtime.trainer.base import Series, Trainer
-from runtime.trainer.hooks import StageRecord
+from runtime.trainer.hooks import StageHook, StageRecord
 from runtime.trainer.stages import written_fields
 from runtime.trainer.workers import Workers
 
 
 class LegacyTrainer(Trainer):
-    """verl's legacy ``RayPPOTrainer``."""
+    """The trainer that drives worker groups with one ``DataProto``.
+
+    role_worker_mapping, resource_pool_manager, ray_worker_group_cls: as in verl's ``RayPPOTrainer``, which
+    ``legacy.ray_trainer`` makes of this class.
+    """
+
+    role_worker_mapping: Mapping[Role, Any]
+    resource_pool_manager: ResourcePoolManager
+    ray_worker_group_cls: type[RayWorkerGroup] = RayWorkerGroup
+
+    def __init__(self, config: DictConfig, hooks: Sequence[StageHook] = ()) -> None:
+        self.role_worker_mapping = default_workers(config)
+        self.resource_pool_manager = default_pools(config, self.role_worker_mapping)
+        super().__init__(config, hooks)
 
     def _start_workers(self) -> Workers:
         self.reward_stage = RewardStage.from_config(self.config)
         self.advantage_stage = AdvantageStage.from_config(self.config)
-        workers = Workers(self.config, with_critic=uses_critic(self.config), agent_loop_class=AgentLoopWorker)
-        self.async_rollout_manager = AgentLoopManager(workers)
+        groups = ModelGroups.start(
+            self.config, self.role_worker_mapping, self.resource_pool_manager, self.ray_worker_group_cls
+        )
+        try:
+            self.actor_rollout_wg, self.critic_wg, self.ref_policy_wg = groups.actor, groups.critic, groups.reference
+            workers = groups.with_rollout(AgentLoopWorker)
+        except BaseException:
+            groups.release()
+            raise
+        self.async_rollout_manager = AgentLoopManager(self.config, workers.policy_weights)
+        self.checkpoint_manager = CheckpointManager(workers.policy_weights)
         return workers
 
     def play(self, prompts: list[Submission]) -> DataProto:
@@ -57,7 +85,9 @@ class LegacyTrainer(Trainer):
     def old_log_prob(self, batch: DataProto) -> tuple[DataProto, Series]:
         if bypasses_old_log_prob(self.config):
             return batch.union(DataProto.from_dict({"old_log_probs": batch["rollout_log_probs"]})), {}
-        return batch.union(self._compute_old_log_prob(batch)), {}
+        scored, _ = self._compute_old_log_prob(batch)
+        scored.rename("entropys", "entropy")
+        return batch.union(scored), {}
 
     def ref_log_prob(self, batch: DataProto) -> tuple[DataProto, Series]:
         return batch.union(self._compute_ref_log_prob(batch)), {}
@@ -77,31 +107,48 @@ class LegacyTrainer(Trainer):
         return resampling.drawn_rows(read_batch(batch, resampling.reads), self.global_steps)
 
     def update_critic(self, batch: DataProto) -> tuple[DataProto, Series]:
-        return batch, self._update_critic(batch)
+        return batch, self._update_critic(batch).meta_info["metrics"]
 
     def update_actor(self, batch: DataProto) -> tuple[DataProto, Series]:
-        return batch, self._update_actor(batch)
+        return batch, self._update_actor(batch).meta_info["metrics"]
 
-    # verl's seams: a recipe that overrides the loop calls these.
+    # verl's seams: a recipe overrides them, or calls them in a loop of its own.
 
     def _get_gen_batch(self, batch: DataProto) -> DataProto:
         """What rollout needs of P prompts."""
         return batch.select(batch_keys=["dummy_tensor"], non_tensor_batch_keys=["submission"])
 
-    def _compute_old_log_prob(self, batch: DataProto) -> DataProto:
-        return self.workers.group("actor").dispatch("compute_log_prob", batch, self.rank_order("actor", len(batch)))
+    def _compute_old_log_prob(self, batch: DataProto) -> tuple[DataProto, float]:
+        """``old_log_probs`` and ``entropys`` ``[B, R]``; and a share of peak FLOPs, which is not measured here: 0."""
+        return self.actor_rollout_wg.compute_log_prob(batch), 0.0
 
     def _compute_ref_log_prob(self, batch: DataProto) -> DataProto:
-        return self.workers.group("actor").dispatch("compute_ref_log_prob", batch, self.rank_order("actor", len(batch)))
+        """``ref_log_prob`` ``[B, R]``."""
+        return self._reference().compute_ref_log_prob(batch)
 
     def _compute_values(self, batch: DataProto) -> DataProto:
-        return self.workers.group("critic").dispatch("compute_values", batch, self.rank_order("critic", len(batch)))
+        """``values`` ``[B, R]``."""
+        return self._critic().compute_values(batch)
 
-    def _update_critic(self, batch: DataProto) -> Series:
-        return self._update("critic", batch)
+    def _update_critic(self, batch: DataProto) -> DataProto:
+        """Metrics of each mini-batch in ``meta_info["metrics"]``."""
+        batch.meta_info["global_steps"] = self.global_steps
+        return self._critic().update_critic(batch)
 
-    def _update_actor(self, batch: DataProto) -> Series:
-        return self._update("actor", batch)
+    def _update_actor(self, batch: DataProto) -> DataProto:
+        """Metrics of each mini-batch in ``meta_info["metrics"]``."""
+        batch.meta_info["global_steps"] = self.global_steps
+        return self.actor_rollout_wg.update_actor(batch)
+
+    def _critic(self) -> Any:
+        if self.critic_wg is None:
+            raise ConfigError("this config runs no critic; set critic.enable=true or algorithm.adv_estimator=gae")
+        return self.critic_wg
+
+    def _reference(self) -> Any:
+        if self.ref_policy_wg is None:
+            raise ConfigError("no reference policy runs; set actor.use_kl_loss or algorithm.use_kl_in_reward")
+        return self.ref_policy_wg
 
     # What the shared loop asks for.
 
@@ -133,7 +180,8 @@ class LegacyTrainer(Trainer):
     def _play(self, prompts: list[Submission], validate: bool) -> DataProto:
         n = sessions_each(self.config, validate)
         batch = _prompt_batch(prompts)
-        gen_batch = self._get_gen_batch(batch)
+        # Of a shallow copy: verl's own seam takes columns out of what it is given.
+        gen_batch = self._get_gen_batch(batch.slice(0, None))
         requests = _sessions(gen_batch.repeat(n, interleave=True), list(range(n)) * len(prompts))
         greedy = [session_id for session_id in session_params(self.config, validate) if session_id >= n]
         if greedy:
@@ -143,14 +191,11 @@ class LegacyTrainer(Trainer):
         generated = self.async_rollout_manager.generate_sequences(requests)
         trained = n * len(prompts)
         played = batch.repeat(n, interleave=True).union(generated.slice(0, trained))
+        played.meta_info["validate"] = validate
         if greedy:
             baselines = generated.slice(trained, None)["rm_scores"].sum(-1)
             played = played.union(DataProto.from_dict({"reward_baselines": baselines.repeat_interleave(n)}))
         return played
-
-    def _update(self, role: str, batch: DataProto) -> Series:
-        group = self.workers.group(role)
-        return group.map_shards(f"update_{role}", batch, self.rank_order(role, len(batch)), step=self.global_steps)[0]
 
 
 def _sessions(gen_batch: DataProto, session_ids: list[int]) -> DataProto:

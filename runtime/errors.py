@@ -40,5 +40,9 @@ class ResourceError(VerliftError):
     """Ray cannot place what the config asks for, or a worker died."""
 
 
+class CheckpointError(VerliftError):
+    """A checkpoint cannot be written, or is not there, or does not fit the model."""
+
+
 class CaptureError(VerliftError):
     """A capture cannot be read, or two captures cannot be compared."""

@@ -18,7 +18,7 @@ from runtime.group_filter import GroupFilter
 from runtime.identity import TrajectoryKey
 from runtime.pf_ppo import Resampling
 from runtime.trainer.base import Series, Trainer
-from runtime.trainer.workers import Workers
+from runtime.trainer.workers import Workers, start_workers
 from runtime.workers.group import check_finished, get
 from v1 import data_plane
 from v1.agent_loop import AgentLoopWorker
@@ -35,7 +35,7 @@ class V1Trainer(Trainer):
         # Runs that share a TransferQueue (one test session, one Ray cluster) keep to partitions of their own.
         self.run_name = f"run-{uuid.uuid4().hex[:8]}"
         self.replay_buffer = self._replay_buffer("train")
-        workers = Workers(
+        workers = start_workers(
             self.config,
             with_critic=uses_critic(self.config),
             agent_loop_class=AgentLoopWorker,
@@ -130,12 +130,12 @@ class V1Trainer(Trainer):
     def _play(self, prompts: list[Submission], buffer: ReplayBuffer, validate: bool) -> KVBatchMeta:
         n = sessions_each(self.config, validate)
         sessions = session_params(self.config, validate)
-        self.workers.expect([(prompt.position, session_id) for prompt in prompts for session_id in sessions])
+        self.workers.rollout.expect([(prompt.position, session_id) for prompt in prompts for session_id in sessions])
         calls = [
             agent.generate_sequences.remote(
                 [prompts[row] for row in rows], n, sessions, buffer.partition_id, self.global_steps
             )
-            for agent, rows in self.workers.shares(len(prompts))
+            for agent, rows in self.workers.rollout.shares(len(prompts))
         ]
         batch = buffer.sample([prompt.uid for prompt in prompts], lambda: check_finished(calls, "agent loop"))
         get(calls, "agent loop")

@@ -52,7 +52,9 @@ def print_coverage(names: Sequence[Coverage], console: Console) -> None:
     for status in STATUSES[1:]:
         for name in (name for name in names if name.status == status):
             reason = name.reason or f"imported by {name.files} files"
-            console.print(f"{status} {name.module}:{name.name}: {reason}", markup=False, highlight=False, soft_wrap=True)
+            console.print(
+                f"{status} {name.module}:{name.name}: {reason}", markup=False, highlight=False, soft_wrap=True
+            )
 
 
 def _counts(names: Sequence[Coverage]) -> dict[str, int]:

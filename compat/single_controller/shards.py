@@ -77,17 +77,20 @@ def pad(batch: Any, padding: Padding) -> Any:
     return _take(batch, torch.arange(padding.rows).clamp(max=len(batch) - 1))
 
 
-def unpad(answer: Any, padding: Padding, method: str) -> Any:
+def unpad(answer: Any, padding: Padding | int, method: str) -> Any:
     """Drop what a method made of the last ``padding.size`` of ``padding.rows`` rows.
 
-    An answer may have k rows for each row it was given (a rollout of k responses), or none at all. Any other number is
-    a ``DispatchError``, since it does not say which rows belong to the padding.
+    A bare number, as a dispatch function of verl's form gives it, is that many rows of the answer. An answer may have k
+    rows for each row it was given (a rollout of k responses), or none at all. Any other number is a ``DispatchError``,
+    since it does not say which rows belong to the padding.
     """
     if isinstance(answer, DataProtoFuture):
         drop = partial(unpad, padding=padding, method=method)
         return DataProtoFuture(answer.collect_fn, answer.futures, drop)
     if not isinstance(answer, DataProto | TensorDict | list) or len(answer) == 0:
         return answer
+    if isinstance(padding, int):
+        padding = Padding(padding, len(answer))
     if len(answer) % padding.rows:
         raise DispatchError(
             f"{method} answered {len(answer)} rows to {padding.rows}, {padding.size} of which are padding; with "

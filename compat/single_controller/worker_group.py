@@ -40,13 +40,14 @@ class WorkerMethod:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         args, kwargs = self.dispatch_fn(self.group, *args, **kwargs)
-        padding = kwargs.pop(PADDING_SIZE_KEY, None)
+        padding = kwargs.pop(PADDING_SIZE_KEY, 0)
         answers = self.execute_fn(self.method_name, *args, **kwargs)
         if self.blocking:
             answers = self.group.fetch(answers)
         output = self.collect_fn(self.group, answers)
         # A list of answers by rank is no list of rows.
-        unpads = padding is not None and padding.size > 0 and output is not answers
+        added = padding if isinstance(padding, int) else padding.size
+        unpads = added > 0 and output is not answers
         return shards.unpad(output, padding, self.method_name) if unpads else output
 
 

@@ -64,9 +64,9 @@ class SessionRunner:
         return played  # type: ignore[return-value]
 
     async def run_session(
-        self, submission: Submission, session_id: int, params: SamplingParams
+        self, submission: Submission, session_id: int, params: SamplingParams, score: bool = True
     ) -> list[AgentLoopOutput]:
-        """Play one session and score its last output."""
+        """Play one session and, unless ``score`` says that somebody else will, score its last output."""
         session = Session(submission.identity, submission.position, session_id, submission.where)
         name = submission.sample.get("agent_name") or self.config.actor_rollout_ref.rollout.agent.default_agent_loop
         # Whatever happens, the server hears that the session has ended: others may wait for its next request.
@@ -78,6 +78,8 @@ class SessionRunner:
         outputs = outputs if isinstance(outputs, list) else [outputs]
         if not outputs:
             raise RolloutError(f"agent loop {name!r} returned no output for uid {submission.uid} session {session_id}")
+        if not score:
+            return list(outputs)
         last = await self._scored(outputs[-1], submission)
         return [*(_sharing_reward(output, last) for output in outputs[:-1]), last]
 

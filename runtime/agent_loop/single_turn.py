@@ -11,16 +11,15 @@ from runtime.data.chat import encode_chat, fit_prompt
 
 @AGENT_LOOPS.register("single_turn_agent")
 class SingleTurnAgentLoop(AgentLoopBase):
-    """Apply the chat template, generate once, stop (verl's ``SingleTurnAgentLoop``)."""
+    """Apply the chat template, generate once, stop (verl's ``SingleTurnAgentLoop``).
+
+    A sample without ``raw_prompt`` brings its prompt as token ids, ``raw_prompt_ids``, as verl's rows up to 0.6 do.
+    """
 
     async def run(self, sample: Mapping[str, Any]) -> AgentLoopOutput:
         data = self.config.data
         prompt_ids = fit_prompt(
-            encode_chat(
-                self.tokenizer,
-                sample["raw_prompt"],
-                apply_chat_template_kwargs=dict(data.apply_chat_template_kwargs),
-            ),
+            self._encoded(sample),
             max_prompt_length=data.max_prompt_length,
             truncation=data.truncation,
             where=self.client.session.where,
@@ -32,3 +31,9 @@ class SingleTurnAgentLoop(AgentLoopBase):
             response_mask=[1] * len(answer.token_ids),
             response_logprobs=None if answer.log_probs is None else list(answer.log_probs),
         )
+
+    def _encoded(self, sample: Mapping[str, Any]) -> list[int]:
+        if "raw_prompt" not in sample and "raw_prompt_ids" in sample:
+            return [int(token) for token in sample["raw_prompt_ids"]]
+        template_kwargs = dict(self.config.data.apply_chat_template_kwargs)
+        return encode_chat(self.tokenizer, sample["raw_prompt"], apply_chat_template_kwargs=template_kwargs)

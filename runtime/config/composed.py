@@ -1,27 +1,26 @@
-"""Configs that a recipe's own hydra app has composed: read as ``load_config`` reads one, and handed back with old names.
+"""Configs that a recipe's own hydra app has composed: read as ``load_config`` reads one, and given back with old names.
 
 A recipe reads keys of the verl version that it was written for, so what it gets holds them beside their present names.
 """
 
 from __future__ import annotations
 
-import logging
+import sys
 from functools import cache
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, flag_override
+from omegaconf.errors import OmegaConfBaseException
 
 from runtime.config.composing import main_config
-from runtime.config.flat import raw_leaves, with_groups
+from runtime.config.flat import flatten, prefixes, raw_leaves, with_groups
 from runtime.config.load import settle
 from runtime.config.notes import ConfigNote, format_notes
-from runtime.config.tables import old_defaults
-
-logger = logging.getLogger(__name__)
+from runtime.config.tables import old_defaults, present_name
 
 
 def settle_config(config: DictConfig, *, use_v1: bool) -> DictConfig:
-    """``config`` with every key accounted for, writable, holding old and present names; notes go to the log.
+    """``config`` with every key accounted for, writable, holding old and present names; notes go to stderr.
 
     Keys of verl that are missing have their defaults. Keys that nobody knows are the recipe's own: they are kept, and
     noted. use_v1: what the trainer that reads the config is, whatever ``trainer.use_v1`` says.
@@ -36,10 +35,32 @@ def settle_config(config: DictConfig, *, use_v1: bool) -> DictConfig:
     OmegaConf.update(given, "trainer.use_v1", use_v1, force_add=True)
     settled = settle(_without_old_defaults(given), [], notes, own_keys=True)
     if notes:
-        logger.warning("%s", format_notes(dict.fromkeys(notes)))
-    whole: Any = OmegaConf.merge(old_config(), given, settled)
+        print(format_notes(dict.fromkeys(notes)), file=sys.stderr)
+    whole: Any = OmegaConf.merge(given, settled)
+    add_old_keys(whole)
     OmegaConf.set_struct(whole, True)
     return whole
+
+
+def add_old_keys(config: DictConfig) -> None:
+    """Give ``config``, in place, every key that verl has or had and it lacks, with verl's last default.
+
+    What was set under an old name is set under the present one too, so that either may be read. A config without
+    ``actor_rollout_ref`` is not a trainer's, and left as it is.
+    """
+    if "actor_rollout_ref" not in config:
+        return
+    written = raw_leaves(config)
+    there = with_groups(written)
+    with flag_override(config, ["struct", "readonly"], False):
+        for key, value in written.items():
+            new = present_name(key)
+            if new is not None and value not in (None, {}, _old_keys().get(key)):
+                OmegaConf.update(config, new, value, force_add=True)
+        for key, value in _old_keys().items():
+            closed = any(written.get(group, {}) != {} for group in prefixes(key))
+            if key not in there and not closed:
+                OmegaConf.update(config, key, value, force_add=True)
 
 
 @cache
@@ -49,28 +70,33 @@ def _old_keys() -> dict[str, Any]:
     return {key: value for key, value in old_defaults().items() if key not in ours}
 
 
-def old_config() -> DictConfig:
-    """A config of ``_old_keys`` alone."""
-    config = OmegaConf.create()
-    for key, value in _old_keys().items():
-        OmegaConf.update(config, key, value, force_add=True)
-    return config
-
-
 def _without_old_defaults(config: DictConfig) -> DictConfig:
-    """``config`` without the keys that say only what ``old_config`` says."""
+    """``config`` without the keys that say only what ``add_old_keys`` adds, as written or resolved."""
     trial = config.copy()
-    written = raw_leaves(trial)
-    for key, value in _old_keys().items():
-        if key in written and written[key] == value:
+    as_written, resolved = _old_keys(), _resolved_defaults(config)
+    for key, value in raw_leaves(trial).items():
+        if any(key in defaults and defaults[key] == value for defaults in (as_written, resolved)):
             _remove(trial, key)
     return trial
+
+
+def _resolved_defaults(config: DictConfig) -> dict[str, Any]:
+    """What the old keys' defaults come to in ``config``: a recipe may have resolved its own."""
+    ours = with_groups(raw_leaves(main_config()))
+    trial = config.copy()
+    for key, default in _old_keys().items():
+        OmegaConf.update(trial, key, default, force_add=True)
+    try:
+        resolved: Any = OmegaConf.to_container(trial, resolve=True)
+    except OmegaConfBaseException:  # an interpolation of the recipe's own that leads nowhere is told by who reads it
+        return {}
+    return {key: value for key, value in flatten(resolved) if key not in ours}
 
 
 def _remove(config: DictConfig, key: str) -> None:
     """Delete ``key`` and every group that it leaves empty."""
     parent, _, name = key.rpartition(".")
     node = OmegaConf.select(config, parent) if parent else config
-    node.pop(name)
+    del node[name]
     if parent and not node:
         _remove(config, parent)

@@ -81,6 +81,9 @@ def _for_hydra(override: ParsedOverride, available: frozenset[str], notes: list[
     if override.is_hydra and key != "hydra.searchpath":
         notes.append(ConfigNote(key, "inert", "commands do not run as hydra apps; only hydra.searchpath is used"))
         return []
+    if override.adds and key in available and not override.is_group:
+        # Added for a version of verl that lacked it: hydra would refuse to add what is there.
+        return [override.forced()]
     if override.is_group or override.is_hydra or override.adds or key in available:
         return [override.text]
     if not is_known(key):

@@ -47,7 +47,8 @@ def verl_defaults() -> dict[str, tuple[Any, ...]]:
 @cache
 def old_defaults() -> dict[str, Any]:
     """Every key that verl has or had, with its default in the last version that has it."""
-    return {key: defaults[0] for key, defaults in verl_defaults().items() if defaults}
+    removed = {row["key"]: json.loads(row["default"]) for row in _rows("verl_old_keys.tsv")}
+    return {**removed, **{key: defaults[0] for key, defaults in verl_defaults().items() if defaults}}
 
 
 @cache

@@ -39,6 +39,7 @@ TYPE_OF_NULL: dict[str, Any] = {
     "data.seed": 0,
     "reward.custom_reward_function.path": "",
     "reward.reward_manager.module.path": "",
+    "trainer.resume_from_path": "",
 }
 """A value of the type of each key whose default is null. Counts that may be null are in ``validate.POSITIVE``."""
 

@@ -148,7 +148,12 @@ def build_dataset(
     dataset = dataset_class(
         data_files=data_files, tokenizer=tokenizer, config=config, processor=processor, max_samples=max_samples
     )
-    return dataset if type(dataset) is RLHFDataset else NumberedRows(dataset)
+    return numbered(dataset)
+
+
+def numbered(dataset: Any) -> Any:
+    """``dataset`` if its rows have a ``row_number``, else the same rows with one."""
+    return dataset if type(dataset) is RLHFDataset or isinstance(dataset, NumberedRows) else NumberedRows(dataset)
 
 
 def custom_class(config: DictConfig) -> type | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence, Sized
 from typing import Any, cast
 
 import numpy as np
@@ -32,8 +32,15 @@ def collate_fn(data_list: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {name: _column(name, [sample[name] for sample in data_list]) for name in names}
 
 
-def build_dataloader(dataset: Dataset, config: DictConfig, seed: int, validation: bool = False) -> StatefulDataLoader:
-    """Build the loader of the group ``data``.
+def build_dataloader(
+    dataset: Dataset,
+    config: DictConfig,
+    seed: int,
+    validation: bool = False,
+    sampler: Sampler[int] | None = None,
+    collate: Callable[..., Any] | None = None,
+) -> StatefulDataLoader:
+    """Build the loader of the group ``data``; sampler, collate: a recipe's own, instead of what the config says.
 
     Training: batches of ``gen_batch_size`` prompts, or ``train_batch_size`` when that is null; the last incomplete one
     of an epoch is dropped; ``shuffle`` draws a new order each epoch from ``data.seed``, or ``seed`` when that is null,
@@ -50,9 +57,9 @@ def build_dataloader(dataset: Dataset, config: DictConfig, seed: int, validation
             f"give more rows or lower {key}"
         )
     seed = seed if config.get("seed") is None else config.seed
-    if validation:
-        sampler: Sampler[int] = EpochSampler(rows, config.validation_shuffle, seed)
-    else:
+    if sampler is None and validation:
+        sampler = EpochSampler(rows, config.validation_shuffle, seed)
+    elif sampler is None:
         sampler = build_sampler(dataset, config, seed)
     return StatefulDataLoader(
         dataset,
@@ -60,7 +67,7 @@ def build_dataloader(dataset: Dataset, config: DictConfig, seed: int, validation
         sampler=sampler,
         drop_last=not validation,
         num_workers=config.dataloader_num_workers,
-        collate_fn=collate_fn,
+        collate_fn=collate or collate_fn,
     )
 
 

@@ -25,7 +25,7 @@ from runtime.engine.mini_batch import gather_rows
 from runtime.engine.models import PolicyModel, ValueModel
 from runtime.engine.optim import build_optimizer, clip_and_step
 from runtime.engine.spec import EngineSpec, ModelSpec, Role
-from runtime.engine.weights import digest_of, full_weights
+from runtime.engine.weights import digest_of, fingerprint_of, full_weights
 from runtime.errors import BatchSizeError, ConfigError
 from runtime.identity import mixed_seed
 from runtime.trajectories import TrajectoryBatch
@@ -136,6 +136,10 @@ class Engine:
     def full_state_dict(self) -> dict[str, np.ndarray]:
         """All weights under their Hugging Face names, float32, tied ones once; empty except on rank 0."""
         return full_weights(self.model, self.rank)
+
+    def fingerprint(self) -> int:
+        """The sum of this rank's weights read as integers: cheap, and another one after any training step."""
+        return fingerprint_of(self.model.parameters())
 
     def digest(self) -> dict[str, str]:
         """sha256 of each weight's bytes; empty except on rank 0."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,9 @@ from runtime.digests import tensor_digest
 
 # The engine's models hold the transformer under this name; Hugging Face names start after it.
 PREFIX = "hf."
+
+_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""The integer type of each element size."""
 
 
 def full_weights(model: nn.Module, rank: int) -> dict[str, np.ndarray]:
@@ -38,3 +41,14 @@ def digest_of(weights: Mapping[str, np.ndarray]) -> dict[str, str]:
 def _whole(parameter: nn.Parameter) -> Tensor:
     data: Any = parameter.detach()
     return data.full_tensor() if isinstance(data, DTensor) else data.clone()
+
+
+@torch.no_grad()
+def fingerprint_of(parameters: Iterable[nn.Parameter]) -> int:
+    """The sum of this rank's part of ``parameters``, their bits read as integers."""
+    total = 0
+    for parameter in parameters:
+        data: Any = parameter.detach()
+        local = data.to_local() if isinstance(data, DTensor) else data
+        total += int(local.reshape(-1).view(_BITS[local.element_size()]).sum(dtype=torch.int64))
+    return total

@@ -24,6 +24,7 @@ from runtime.pf_ppo import Resampling
 from runtime.recipe import import_modules, with_modules_of_algorithms
 from runtime.reward import build_reward_manager, scores_batches
 from runtime.tracking import Tracking
+from runtime.trainer.checkpoints import Checkpoints
 from runtime.trainer.dynamic_sampling import play_until_full
 from runtime.trainer.hooks import INITIAL_STAGE, StageHook
 from runtime.trainer.kl import kl_controller
@@ -45,26 +46,31 @@ class Trainer(ABC):
     """
 
     def __init__(self, config: DictConfig, hooks: Sequence[StageHook] = ()) -> None:
+        import_modules(config)
+        config = with_modules_of_algorithms(config)
+        self._prepare(config, PromptSource(config), hooks)
+        self._start()
+
+    def _prepare(self, config: DictConfig, prompts: PromptSource, hooks: Sequence[StageHook] = ()) -> None:
+        """Settle what training needs to know. Starts nothing, and raises for what cannot be trained."""
         self.hooks = tuple(hooks)
         self.global_steps = 0
         self._positions: dict[str, int] = {}
-        import_modules(config)
-        config = with_modules_of_algorithms(config)
-        self.prompts = PromptSource(config)
+        self.prompts = prompts
         # Agent-loop workers build their own; a function that is not there is told before anything is started.
-        build_reward_manager(config, self.prompts.tokenizer)
-        self.total_steps = self.prompts.total_steps
+        build_reward_manager(config, prompts.tokenizer)
+        self.total_steps = prompts.total_steps
         self.config = config = with_schedule_length(config, self.total_steps)
         self.kl_controller = kl_controller(config)
         self.stage_names = configured_stages(config)
         self.group_filter = GroupFilter.from_config(config)
-        start_ray(config)
+        self.checkpoints = Checkpoints(config)
+        self.tracking: Tracking | None = None
+
+    def _start(self) -> None:
+        """Start the actors."""
+        start_ray(self.config)
         self.workers = self._start_workers()
-        try:
-            self.tracking = self._open_tracking()
-        except BaseException:
-            self.workers.close()
-            raise
 
     def _open_tracking(self) -> Tracking:
         config = self.config
@@ -179,16 +185,24 @@ class Trainer(ABC):
 
     def fit(self) -> None:
         """Train for ``total_training_steps`` steps."""
-        self.workers.push_weights()
+        self.tracking = self._open_tracking()
+        self._load_checkpoint()
+        self.workers.policy_weights.bring_newest()
         if self.hooks:
             self.record(None, INITIAL_STAGE, {}, self.workers.digests("actor", "critic"))
         if self.config.trainer.val_before_train:
-            self._validate()
-        for prompts in self.prompts.batches():
+            self.tracking.log(self._validate(), self.global_steps)
+        if self.config.trainer.val_only:
+            return
+        for prompts in self.prompts.batches(after=self.global_steps):
             self.global_steps += 1
-            self.tracking.log(self.step(prompts), self.global_steps)
+            metrics = self.step(prompts)
+            if self._is_due(self.config.trainer.save_freq):
+                with timer(metrics, "save_checkpoint"):
+                    self._save_checkpoint()
+            self.tracking.log(metrics, self.global_steps)
             if self._is_due(self.config.trainer.test_freq):
-                self._validate()
+                self.tracking.log(self._validate(), self.global_steps)
 
     def step(self, prompts: list[Submission]) -> dict[str, float]:
         """Run one training step on a batch of prompts; its metrics."""
@@ -210,7 +224,7 @@ class Trainer(ABC):
                     series = {**series, "row_order": self.canonical_places(batch, among=before)}
                 self.record(batch, stage, series, self._digests_after(stage))
         with timer(metrics, "update_weights"):
-            self.workers.push_weights()
+            self.workers.policy_weights.bring_newest()
         metrics |= self.batch_metrics(batch)
         if self.prompts.curriculum is not None:
             self.prompts.curriculum.update(batch=self.whole_batch(batch))
@@ -222,7 +236,8 @@ class Trainer(ABC):
 
     def close(self) -> None:
         """End this trainer's actors and trackers; Ray stays up for the next one."""
-        self.tracking.finish()
+        if self.tracking is not None:
+            self.tracking.finish()
         self.workers.close()
 
     def export_weights(self, path: str) -> None:
@@ -279,13 +294,26 @@ class Trainer(ABC):
     def _is_due(self, frequency: int) -> bool:
         return frequency > 0 and (self.global_steps % frequency == 0 or self.global_steps == self.total_steps)
 
-    def _validate(self) -> None:
+    def _save_checkpoint(self) -> None:
+        """Write everything that a resumed run needs, so that its results are those of an uninterrupted one."""
+        state = {"kl_coef": self.kl_controller.value, "prompts": self.prompts.state_dict()}
+        self.checkpoints.save(self.global_steps, self.workers.groups, state)
+
+    def _load_checkpoint(self) -> int:
+        """Go on from a checkpoint as ``trainer.resume_mode`` says; the step it was written in, 0 from scratch."""
+        self.global_steps, state = self.checkpoints.load(self.workers.groups)
+        if state:
+            self.kl_controller.value = state["kl_coef"]
+            self.prompts.load_state_dict(state["prompts"])
+        return self.global_steps
+
+    def _validate(self) -> dict[str, float]:
+        """Play every validation prompt; the mean reward of each ``data_source`` under verl's metric name."""
         scores: dict[str, list[float]] = {}
         for prompts in self.prompts.validation_batches(self.global_steps):
             for source, values in self.validation_scores(prompts).items():
                 scores.setdefault(source, []).extend(values)
-        means = {f"val-core/{source}/reward/mean": sum(values) / len(values) for source, values in scores.items()}
-        self.tracking.log(means, self.global_steps)
+        return {f"val-core/{source}/reward/mean": sum(values) / len(values) for source, values in scores.items()}
 
 
 def with_schedule_length(config: DictConfig, total_steps: int) -> DictConfig:

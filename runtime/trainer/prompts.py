@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -21,24 +22,34 @@ from runtime.identity import PromptIdentity
 _MADE_BY_ROLLOUT = {*LEVELS, "attention_mask", "dummy_tensor"}
 
 
+@dataclass(frozen=True)
+class PromptLoaders:
+    """Loaders of collated batches, and the tokenizer of their prompts.
+
+    validation: gives the loader of the validation prompts, ``None`` when there are none.
+    """
+
+    tokenizer: Any
+    training: Any
+    validation: Callable[[], Any]
+
+
 class PromptSource:
-    """The training and validation files of a config as batches of ``Submission``.
+    """Training and validation prompts as batches of ``Submission``: those of a config's files, or of given loaders.
 
     batch_size: prompts of a training step. rows: prompts of an epoch. curriculum: the sampler, where it wants to be
     told how each step went.
     """
 
-    def __init__(self, config: DictConfig) -> None:
+    def __init__(self, config: DictConfig, loaders: PromptLoaders | None = None) -> None:
         self.config = config
         self.seed = config.runtime.seed
-        self.tokenizer = load_tokenizer(config.actor_rollout_ref.model)
-        dataset = build_dataset(
-            config.data.train_files, self.tokenizer, config.data, max_samples=config.data.train_max_samples
-        )
-        self.loader = build_dataloader(dataset, config.data, self.seed)
+        if loaders is None:
+            loaders = _loaders_of(config)
+        self.tokenizer, self.loader, self._load_validation = loaders.tokenizer, loaders.training, loaders.validation
+        self._locate = locator(self.loader.dataset)
         sampler = self.loader.sampler
         self.curriculum = sampler if isinstance(sampler, AbstractCurriculumSampler) else None
-        self._locate = dataset.locate
         self._epoch = 0
         self._supply = self._loaded()
         self._step, self._submitted = 0, Counter[int]()
@@ -49,13 +60,13 @@ class PromptSource:
         if self.total_steps < 1:
             raise DataError(f"{config.data.train_files} gives no training step; see data.train_batch_size")
 
-    def batches(self) -> Iterator[list[Submission]]:
-        """One list of at least ``train_batch_size`` submissions a training step, for as many epochs as the steps need.
+    def batches(self, after: int = 0) -> Iterator[list[Submission]]:
+        """One list of at least ``train_batch_size`` submissions for each training step behind ``after``.
 
         What the loader yields, ``gen_batch_size`` prompts at a time, is put together; what an epoch leaves over opens
         the first batch of the next one.
         """
-        for step in range(1, self.total_steps + 1):
+        for step in range(after + 1, self.total_steps + 1):
             self._step, self._submitted = step, Counter()
             yield self.more(self.batch_size)
 
@@ -66,6 +77,15 @@ class PromptSource:
             rows += next(self._supply)
         return self._submissions(rows, "train", self._step, self._locate, self._submitted)
 
+    def state_dict(self) -> dict[str, Any]:
+        """The place in the data, between two steps."""
+        return {"epoch": self._epoch, "loader": self.loader.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a place that ``state_dict`` gave, before the first batch."""
+        self._epoch = state["epoch"]
+        self.loader.load_state_dict(state["loader"])
+
     def _loaded(self) -> Iterator[list[dict[str, Any]]]:
         """What the loader yields, epoch after epoch."""
         while True:
@@ -75,17 +95,14 @@ class PromptSource:
 
     def validation_batches(self, step: int) -> Iterator[list[Submission]]:
         """Every validation prompt once, in file order."""
-        if not self.config.data.val_files:
+        if self._validation is None:
             return
-        dataset, loader = self._validation
-        for batch in loader:
-            yield self._submissions(_samples(batch), "val", step, dataset.locate, Counter())
+        for batch in self._validation:
+            yield self._submissions(_samples(batch), "val", step, locator(self._validation.dataset), Counter())
 
     @cached_property
-    def _validation(self) -> tuple[Any, Iterable[Any]]:
-        data = self.config.data
-        dataset = build_dataset(data.val_files, self.tokenizer, data, max_samples=data.val_max_samples)
-        return dataset, build_dataloader(dataset, data, self.seed, validation=True)
+    def _validation(self) -> Any:
+        return self._load_validation()
 
     def progress(self) -> dict[str, float]:
         """The epoch of the last batch, counted from 0."""
@@ -107,6 +124,26 @@ class PromptSource:
             seen[row] += 1
             submissions.append(Submission(identity, position, sample, locate(row)))
         return submissions
+
+
+def _loaders_of(config: DictConfig) -> PromptLoaders:
+    """The loaders of the files that a config names; validation files are read when they are needed."""
+    tokenizer = load_tokenizer(config.actor_rollout_ref.model)
+    data, seed = config.data, config.runtime.seed
+
+    def validation() -> Any:
+        if not data.val_files:
+            return None
+        dataset = build_dataset(data.val_files, tokenizer, data, max_samples=data.val_max_samples)
+        return build_dataloader(dataset, data, seed, validation=True)
+
+    dataset = build_dataset(data.train_files, tokenizer, data, max_samples=data.train_max_samples)
+    return PromptLoaders(tokenizer, build_dataloader(dataset, data, seed), validation)
+
+
+def locator(dataset: Any) -> Callable[[int], str]:
+    """How a data set tells file and row of a ``row_number``; its own name and the number where it cannot."""
+    return getattr(dataset, "locate", f"{type(dataset).__name__} row {{}}".format)
 
 
 def _samples(batch: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -4,74 +4,40 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import ray
-import torch
 from omegaconf import DictConfig
 
-from runtime.cluster import reserve
+from runtime.cluster import Placement, reserve
 from runtime.config import num_ranks
 from runtime.errors import ConfigError
-from runtime.rollout.server import RolloutServer
+from runtime.trainer.policy_weights import PolicyWeights
+from runtime.trainer.rollout_actors import RolloutActors, start_actor
 from runtime.workers.group import WorkerGroup, get
 from runtime.workers.model_workers import ActorWorker, CriticWorker
 
-_ACTOR_CPUS = 0.5
+ACTOR_CPUS = 0.5
 """Logical CPUs of each actor: they take turns, and torch's threads are set by ``runtime.torch_threads``."""
 
-_MAX_CALLS = 1_000_000
-"""Calls that an asyncio actor takes at once: every session of a step waits in one."""
 
-
+@dataclass
 class Workers:
-    """Starts everything side by side, because imports dominate: model ranks first, they are the slowest."""
+    """The actors of one trainer, and what gives their resources back."""
 
-    def __init__(
-        self,
-        config: DictConfig,
-        *,
-        with_critic: bool,
-        agent_loop_class: type,
-        helpers: Sequence[tuple[type, tuple[Any, ...]]] = (),
-    ) -> None:
-        """agent_loop_class, helpers: a trainer's own actor classes, with a method ``start``; helpers with arguments."""
-        self.config = config
-        self.world_size = num_ranks(config)
-        self.num_agents = config.actor_rollout_ref.rollout.agent.num_workers
-        # Rank r of every role, and the rollout server beside rank 0, share bundle r: one GPU, where there are any.
-        self._sharing = 3 if with_critic else 2
-        self._gpus = 1 if uses_gpu(config) else 0
-        ranks = {"CPU": _ACTOR_CPUS * self._sharing} | ({"GPU": 1} if self._gpus else {})
-        bundles = [ranks] * self.world_size + [{"CPU": _ACTOR_CPUS}] * (self.num_agents + len(helpers))
-        self.placement = reserve(bundles, config.runtime.schedule_timeout_s)
-        try:
-            self._start_actors(with_critic, agent_loop_class, helpers)
-        except BaseException:
-            self.close()
-            raise
+    actor: WorkerGroup
+    critic: WorkerGroup | None
+    rollout: RolloutActors
+    release: Callable[[], None]
+    helpers: Sequence[Any] = ()
 
-    def _start_actors(
-        self, with_critic: bool, agent_loop_class: type, helpers: Sequence[tuple[type, tuple[Any, ...]]]
-    ) -> None:
-        config, first = self.config, self.world_size
-        self.server = self._start(RolloutServer, self._model_options(0), config, max_concurrency=_MAX_CALLS)
-        self.agents = [
-            self._start(agent_loop_class, self._options(bundle), config, self.server, max_concurrency=_MAX_CALLS)
-            for bundle in range(first, first + self.num_agents)
-        ]
-        self.helpers = [
-            self._start(helper_class, self._options(first + self.num_agents + number), *arguments)
-            for number, (helper_class, arguments) in enumerate(helpers)
-        ]
-        options = [self._model_options(rank) for rank in range(self.world_size)]
-        self.actor = WorkerGroup(ActorWorker, options, config=config)
-        self.critic = WorkerGroup(CriticWorker, options, config=config) if with_critic else None
-        started = [actor.start.remote() for actor in (*self.agents, *self.helpers)]
-        for role in self._present(("actor", "critic")):
-            self.group(role).setup()
-        get(started, "agent loop")
+    @property
+    def world_size(self) -> int:
+        """Ranks of each model."""
+        return self.actor.world_size
 
     def group(self, role: str) -> WorkerGroup:
         """The ranks of ``actor`` or ``critic``; ``ConfigError`` when there is no critic."""
@@ -81,19 +47,15 @@ class Workers:
             raise ConfigError("this config runs no critic; set critic.enable=true or algorithm.adv_estimator=gae")
         return self.critic
 
-    def expect(self, sessions: Sequence[tuple[int, int]]) -> None:
-        """Tell the rollout server which sessions (prompt position, session_id) come in this step."""
-        get(self.server.expect.remote(list(sessions)), "rollout")
+    @property
+    def groups(self) -> dict[str, WorkerGroup]:
+        """The groups that train, by role."""
+        return {role: self.group(role) for role in self._present(("actor", "critic"))}
 
-    def shares(self, num_rows: int) -> list[tuple[Any, list[int]]]:
-        """Which agent-loop worker plays which rows: contiguous shares, none of them empty."""
-        pieces = torch.arange(num_rows).chunk(len(self.agents))
-        return [(agent, piece.tolist()) for agent, piece in zip(self.agents, pieces, strict=False)]
-
-    def push_weights(self) -> None:
-        """Bring the policy's weights to the rollout server."""
-        weights = self.actor.call_all("full_weights")[0]
-        get(self.server.update_weights.remote(weights), "rollout")
+    @cached_property
+    def policy_weights(self) -> PolicyWeights:
+        """The way of the policy's weights to the rollout server."""
+        return PolicyWeights(self.actor, self.rollout)
 
     def digests(self, *roles: str) -> dict[str, str]:
         """The sha256 of every weight of ``roles`` (``actor``, ``critic``), by its name prefixed with the role."""
@@ -117,21 +79,82 @@ class Workers:
 
     def close(self) -> None:
         """End every actor and give their resources back."""
-        self.placement.release()
+        self.release()
 
     def _present(self, roles: Sequence[str]) -> list[str]:
         return [role for role in roles if role == "actor" or self.critic is not None]
 
-    def _options(self, bundle: int) -> dict[str, Any]:
-        return self.placement.options(bundle, _ACTOR_CPUS)
 
-    def _model_options(self, rank: int) -> dict[str, Any]:
+def start_workers(
+    config: DictConfig,
+    *,
+    with_critic: bool,
+    agent_loop_class: type,
+    helpers: Sequence[tuple[type, tuple[Any, ...]]] = (),
+) -> Workers:
+    """Start everything side by side, because imports dominate, and wait until all are ready.
+
+    helpers: a trainer's own actor classes, with a method ``start``, and their arguments.
+    """
+    placement = _Layout(config, with_critic, len(helpers))
+    try:
+        workers = _start_all(config, placement, agent_loop_class, helpers)
+        started = [helper.start.remote() for helper in workers.helpers]
+        for role in ("actor", "critic") if with_critic else ("actor",):
+            workers.group(role).setup()
+        workers.rollout.wait()
+        get(started, "helper")
+    except BaseException:
+        placement.release()
+        raise
+    return workers
+
+
+class _Layout:
+    """Who shares what: rank r of every role, and the server beside rank 0, share bundle r; others have their own."""
+
+    def __init__(self, config: DictConfig, with_critic: bool, num_helpers: int) -> None:
+        self.num_ranks = num_ranks(config)
+        self.num_agents = config.actor_rollout_ref.rollout.agent.num_workers
+        self.num_helpers = num_helpers
+        self.with_critic = with_critic
+        self._sharing = 3 if with_critic else 2
+        self._gpus = 1 if uses_gpu(config) else 0
+        ranks = {"CPU": ACTOR_CPUS * self._sharing} | ({"GPU": 1} if self._gpus else {})
+        bundles = [ranks] * self.num_ranks + [{"CPU": ACTOR_CPUS}] * (self.num_agents + num_helpers)
+        self._placement: Placement = reserve(bundles, config.runtime.schedule_timeout_s)
+
+    def rank(self, rank: int) -> dict[str, Any]:
         # Rounded down, so that the shares of those in one bundle do not add up to more than its GPU.
         share = math.floor(100 * self._gpus / self._sharing) / 100
-        return self.placement.options(rank, _ACTOR_CPUS, share)
+        return self._placement.options(rank, ACTOR_CPUS, share)
 
-    def _start(self, actor_class: type, options: dict[str, Any], *arguments: Any, **more: Any) -> Any:
-        return ray.remote(actor_class).options(**options, **more).remote(*arguments)
+    def agents(self) -> list[dict[str, Any]]:
+        return [self._placement.options(self.num_ranks + number, ACTOR_CPUS) for number in range(self.num_agents)]
+
+    def helpers(self) -> list[dict[str, Any]]:
+        first = self.num_ranks + self.num_agents
+        return [self._placement.options(first + number, ACTOR_CPUS) for number in range(self.num_helpers)]
+
+    def release(self) -> None:
+        self._placement.release()
+
+
+def _start_all(
+    config: DictConfig,
+    layout: _Layout,
+    agent_loop_class: type,
+    helpers: Sequence[tuple[type, tuple[Any, ...]]],
+) -> Workers:
+    rollout = RolloutActors(config, agent_loop_class, layout.rank(0), layout.agents())
+    helping = [
+        start_actor(helper_class, options, *arguments)
+        for (helper_class, arguments), options in zip(helpers, layout.helpers(), strict=True)
+    ]
+    ranks = [layout.rank(rank) for rank in range(layout.num_ranks)]
+    actor = WorkerGroup.start(ActorWorker, ranks, config=config)
+    critic = WorkerGroup.start(CriticWorker, ranks, config=config) if layout.with_critic else None
+    return Workers(actor, critic, rollout, layout.release, helping)
 
 
 def uses_gpu(config: DictConfig) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import ray
 import torch
@@ -18,18 +18,21 @@ from runtime.errors import BatchSizeError, ResourceError, VerliftError
 class WorkerGroup:
     """Actors of ranks 0..world_size-1 of one ``torch.distributed`` group.
 
-    It dispatches any container that is registered with ``runtime.containers``.
+    It dispatches any container that is registered with ``runtime.containers``. name: what messages call it.
     """
 
-    def __init__(self, worker_class: type, options: Sequence[Mapping[str, Any]], **init_kwargs: Any) -> None:
-        """options: the Ray options of each rank's actor."""
-        self.world_size = len(options)
+    def __init__(self, name: str, actors: Sequence[Any]) -> None:
+        self.name, self.actors, self.world_size = name, list(actors), len(actors)
+
+    @classmethod
+    def start(cls, worker_class: type, options: Sequence[Mapping[str, Any]], **init_kwargs: Any) -> Self:
+        """Start one actor of ``worker_class`` a rank. options: the Ray options of each rank's actor."""
         remote: Any = ray.remote(worker_class)
-        self.actors: list[Any] = [
-            remote.options(**of_rank).remote(rank=rank, world_size=self.world_size, **init_kwargs)
+        actors = [
+            remote.options(**of_rank).remote(rank=rank, world_size=len(options), **init_kwargs)
             for rank, of_rank in enumerate(options)
         ]
-        self.name = worker_class.__name__
+        return cls(worker_class.__name__, actors)
 
     def setup(self) -> None:
         """Wait for the actors, let the ranks meet and load their models. Groups made before start side by side."""

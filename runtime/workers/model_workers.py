@@ -17,6 +17,7 @@ from omegaconf import DictConfig
 from runtime import containers
 from runtime.config import corrects_rollout, num_ranks, uses_reference, writes_sum_pi_squared
 from runtime.devices import device_of
+from runtime.engine.checkpoint import load_engine, save_engine
 from runtime.engine.engine import Engine
 from runtime.engine.losses import ActorLoss, CriticLoss, Loss
 from runtime.engine.spec import EngineSpec, actor_spec, critic_spec, ref_spec
@@ -42,15 +43,16 @@ class ModelWorker:
         return free_address()
 
     def setup(self, address: str) -> None:
-        """Join the other ranks and load the model; collective."""
+        """Join the other ranks, unless this process has joined them, and load the model; collective."""
         import_modules(self.config)
-        dist.init_process_group(
-            "nccl" if self.device.type == "cuda" else "gloo",
-            init_method=address,
-            rank=self.rank,
-            world_size=self.world_size,
-            timeout=timedelta(seconds=self.config.actor_rollout_ref.nccl_timeout),
-        )
+        if not dist.is_initialized():
+            dist.init_process_group(
+                "nccl" if self.device.type == "cuda" else "gloo",
+                init_method=address,
+                rank=self.rank,
+                world_size=self.world_size,
+                timeout=timedelta(seconds=self.config.actor_rollout_ref.nccl_timeout),
+            )
         # Models with dropout draw from here; both trainers make the same calls in the same order.
         torch.manual_seed(self.config.runtime.seed + self.rank)
         self.load()
@@ -64,9 +66,21 @@ class ModelWorker:
         weights = self.engine.full_state_dict()
         return ray.put(weights) if self.rank == 0 else None
 
+    def fingerprint(self) -> int:
+        """A number of this rank's weights as they are now, whoever has changed them."""
+        return self.engine.fingerprint()
+
     def digests(self) -> dict[str, str]:
         """sha256 of each weight, empty except on rank 0; collective."""
         return self.engine.digest()
+
+    def save_checkpoint(self, folder: str) -> None:
+        """Write the engine's state to ``folder``; collective. See ``runtime.engine.checkpoint``."""
+        save_engine(self.engine, folder)
+
+    def load_checkpoint(self, folder: str) -> None:
+        """Read what ``save_checkpoint`` wrote; collective."""
+        load_engine(self.engine, folder)
 
     def _engine(self, spec: EngineSpec) -> Engine:
         return Engine(spec, self.device, self.rank, self.world_size)
@@ -104,12 +118,23 @@ class ModelWorker:
 
 
 class ActorWorker(ModelWorker):
-    """One rank of the policy, and of the reference when the config uses one."""
+    """One rank of the policy, and of the reference when the config uses one.
+
+    policy, reference: what to load, where a recipe gives the two to groups of their own.
+    """
+
+    def __init__(
+        self, rank: int, world_size: int, config: DictConfig, policy: bool = True, reference: bool | None = None
+    ) -> None:
+        super().__init__(rank, world_size, config)
+        self._with_policy = policy
+        self._with_reference = uses_reference(config) if reference is None else reference
 
     def load(self) -> None:
-        self.engine = self._engine(actor_spec(self.config))
-        self.reference = self._engine(ref_spec(self.config)) if uses_reference(self.config) else None
-        self.loss = ActorLoss(self.config)
+        if self._with_policy:
+            self.engine = self._engine(actor_spec(self.config))
+            self.loss = ActorLoss(self.config)
+        self.reference = self._engine(ref_spec(self.config)) if self._with_reference else None
 
     def compute_log_prob(self, shard: Any) -> Any:
         """``old_log_probs`` and ``entropy`` of the policy as it is now, and ``sum_pi_squared`` where it is needed."""

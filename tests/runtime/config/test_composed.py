@@ -29,11 +29,11 @@ def test_keys_of_verl_that_are_missing_have_their_defaults(composed):
     assert config.trainer.balance_batch is True
 
 
-def test_keys_of_the_recipe_are_kept_and_noted(composed, caplog):
+def test_keys_of_the_recipe_are_kept_and_noted(composed, capsys):
     OmegaConf.update(composed, "my_recipe.alpha", 0.5, force_add=True)
     config = settle_config(composed, use_v1=False)
     assert config.my_recipe.alpha == 0.5
-    assert "my_recipe.alpha" in caplog.text
+    assert "my_recipe.alpha" in capsys.text
 
 
 def test_a_setting_that_is_not_built_is_refused(composed):

@@ -88,7 +88,6 @@ def test_counts_that_do_not_fit_name_both_numbers_and_keys(overrides, words):
         (f"{ACTOR}.strategy=megatron", "Megatron engine is not built"),
         ("trainer.v1.trainer_mode=separate_async", "asynchronous training is not built yet"),
         ("trainer.logger=[console,swanlab]", "'swanlab' is not one of"),
-        ("trainer.resume_from_path=x", "checkpoints are not built yet"),
         ("critic.enable=perhaps", "critic.enable='perhaps'"),
         ("algorithm.use_pf_ppo=true", "needs algorithm.adv_estimator=gae, not grpo"),
         ("algorithm.pf_ppo.reweight_method=max_mean", "the nearest is 'max_min'"),

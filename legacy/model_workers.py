@@ -1,0 +1,222 @@
+"""The workers that verl's recipes put into ``role_worker_mapping``, over ``runtime.workers.model_workers``.
+
+Methods take and return ``DataProto``, as up to verl 0.7, or ``TensorDict``, as since; they answer in kind.
+"""
+
+from __future__ import annotations
+
+import shutil
+from typing import Any
+
+from omegaconf import DictConfig
+
+from compat.protocol import DataProto
+from compat.single_controller.decorator import Dispatch, register
+from compat.single_controller.worker import Worker
+from legacy.agent_loop import AgentLoopManager, AgentLoopWorker
+from legacy.dispatch import GENERATE, INFER, UPDATE
+from legacy.gen_batch import is_repeated
+from legacy.settings import whole_config
+from runtime.cluster import reserve
+from runtime.errors import CheckpointError, ConfigError
+from runtime.trainer.rollout_actors import RolloutActors
+from runtime.trainer.workers import ACTOR_CPUS
+from runtime.workers.model_workers import ActorWorker, ModelWorker
+from runtime.workers.model_workers import CriticWorker as RuntimeCriticWorker
+
+
+class ModelEngineWorker(Worker):
+    """What a rank of any model does for a recipe: start, give weights away, save and load."""
+
+    model: ModelWorker
+    """The rank behind this one, once ``init_model`` has run."""
+
+    def __init__(self, config: DictConfig, **_unused: Any) -> None:
+        """config: ``config.actor_rollout_ref`` or ``config.critic``, still part of the whole config."""
+        super().__init__()
+        self.config = config
+        self.settings = whole_config(config)
+        self._updates = 0
+        self._saved: list[str] = []
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def init_model(self) -> None:
+        """Meet the other ranks and load the model; collective."""
+        address, port = self.get_master_addr_port()
+        self.model = self.build_model()
+        self.model.setup(f"tcp://{address}:{port}")
+
+    def build_model(self) -> ModelWorker:
+        """The rank of the runtime that does the work."""
+        raise NotImplementedError
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def full_weights(self) -> Any:
+        """See ``ModelWorker.full_weights``."""
+        return self.model.full_weights()
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def digests(self) -> dict[str, str]:
+        """See ``ModelWorker.digests``."""
+        return self.model.digests()
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def fingerprint(self) -> int:
+        """See ``ModelWorker.fingerprint``."""
+        return self.model.fingerprint()
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def save_checkpoint(
+        self,
+        local_path: str,
+        hdfs_path: str | None = None,
+        global_step: int = 0,  # noqa: ARG002  the path names it
+        max_ckpt_to_keep: int | None = None,
+    ) -> None:
+        """Write weights, optimizer, schedule and random state to the folder ``local_path``; collective.
+
+        max_ckpt_to_keep: of the checkpoints that this group has written, how many of the newest stay (all by default).
+        """
+        _refuse_remote(hdfs_path)
+        self.model.save_checkpoint(local_path)
+        self._saved.append(local_path)
+        while max_ckpt_to_keep and len(self._saved) > max_ckpt_to_keep:
+            oldest = self._saved.pop(0)
+            if self.rank == 0:
+                shutil.rmtree(oldest, ignore_errors=True)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def load_checkpoint(
+        self, local_path: str, hdfs_path: str | None = None, del_local_after_load: bool = False
+    ) -> None:
+        """Read what ``save_checkpoint`` wrote; collective. ``CheckpointError`` names a folder that does not serve."""
+        _refuse_remote(hdfs_path)
+        self.model.load_checkpoint(local_path)
+        if del_local_after_load and self.rank == 0:
+            shutil.rmtree(local_path)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def start_profile(self, **_unused: Any) -> None:
+        """Nothing is profiled: ``global_profiler.*`` has no effect here."""
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def stop_profile(self, **_unused: Any) -> None:
+        """Nothing is profiled."""
+
+    def step_of(self, data: Any) -> int:
+        """The training step of an update: what the batch says, or the number of updates so far."""
+        self._updates += 1
+        return int(getattr(data, "meta_info", {}).get("global_steps", self._updates))
+
+
+class ActorRolloutRefWorker(ModelEngineWorker):
+    """One rank of the policy, of its reference, or of both (verl's worker of that name).
+
+    role: ``actor``, ``rollout`` and ``ref`` joined by ``_``, as verl writes them. ``generate_sequences`` asks the
+    rollout server, which is an actor of its own: the one of the trainer, or one that rank 0 starts when there is none.
+    """
+
+    def __init__(self, config: DictConfig, role: str = "actor_rollout", **unused: Any) -> None:
+        super().__init__(config, **unused)
+        self.role = role
+        parts = set(role.split("_"))
+        if not parts & {"actor", "rollout", "ref"}:
+            raise ConfigError(f"role {role!r} is not known: expected actor, rollout and ref joined by '_'")
+        self._is_actor, self._is_ref = bool(parts & {"actor", "rollout"}), "ref" in parts
+        self._rollout: RolloutActors | None = None
+        self._manager: AgentLoopManager | None = None
+
+    model: ActorWorker
+
+    def build_model(self) -> ActorWorker:
+        return ActorWorker(self.rank, self.world_size, self.settings, policy=self._is_actor, reference=self._is_ref)
+
+    @register(dispatch_mode=INFER)
+    def compute_log_prob(self, data: DataProto) -> DataProto:
+        """``old_log_probs`` and ``entropys`` ``[B, R]`` of the policy; ``sum_pi_squared`` where it is needed."""
+        answer = self.model.compute_log_prob(data)
+        answer.rename("entropy", "entropys")
+        return answer
+
+    @register(dispatch_mode=INFER)
+    def compute_ref_log_prob(self, data: DataProto) -> DataProto:
+        """``ref_log_prob`` ``[B, R]`` of the reference."""
+        return self.model.compute_ref_log_prob(data)
+
+    @register(dispatch_mode=UPDATE)
+    def update_actor(self, data: DataProto) -> DataProto:
+        """Train on the batch; metrics a mini-batch in ``meta_info["metrics"]``."""
+        return DataProto(meta_info={"metrics": self.model.update_actor(data, self.step_of(data))})
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def use_rollout(self, rollout: RolloutActors) -> None:
+        """Let ``generate_sequences`` ask the server of ``rollout`` instead of starting one."""
+        self._rollout = rollout
+
+    @register(dispatch_mode=GENERATE)
+    def generate_sequences(self, prompts: DataProto | None) -> DataProto | None:
+        """B trajectories of B rows of prompts, from the policy as it is now; see ``AgentLoopManager``.
+
+        Up to verl 0.4 this method itself played ``rollout.n`` sessions a prompt: prompts that are not repeated yet are
+        repeated here.
+        """
+        weights = self.model.full_weights()
+        if prompts is None:
+            return None
+        n = self.settings.actor_rollout_ref.rollout.n
+        sampling = prompts.meta_info.get("do_sample", True) and not prompts.meta_info.get("validate", False)
+        if sampling and not is_repeated(prompts, n):
+            prompts = prompts.repeat(n, interleave=True)
+        if self._manager is None:
+            self._source = WeightsAtHand(self._rollout or self._start_rollout())
+            self._manager = AgentLoopManager(self.settings, self._source, scores=False)
+        self._source.weights = weights
+        return self._manager.generate_sequences(prompts)
+
+    def _start_rollout(self) -> RolloutActors:
+        agents = self.settings.actor_rollout_ref.rollout.agent.num_workers
+        bundles = [{"CPU": ACTOR_CPUS}] * (agents + 1)
+        placement = reserve(bundles, self.settings.runtime.schedule_timeout_s)
+        options = [placement.options(bundle, ACTOR_CPUS) for bundle in range(len(bundles))]
+        rollout = RolloutActors(self.settings, AgentLoopWorker, options[0], options[1:])
+        rollout.wait()
+        return rollout
+
+
+class WeightsAtHand:
+    """Weights that the caller has gathered already, for an ``AgentLoopManager`` inside one of the ranks."""
+
+    def __init__(self, rollout: RolloutActors) -> None:
+        self.rollout = rollout
+        self.weights: Any = None
+
+    def bring_newest(self) -> None:
+        """Give the server the weights."""
+        self.rollout.update_weights(self.weights)
+
+    def sleep(self) -> None:
+        """The server stays awake: each call may be followed by another."""
+
+
+class CriticWorker(ModelEngineWorker):
+    """One rank of the critic (verl's worker of that name)."""
+
+    model: RuntimeCriticWorker
+
+    def build_model(self) -> RuntimeCriticWorker:
+        return RuntimeCriticWorker(self.rank, self.world_size, self.settings)
+
+    @register(dispatch_mode=INFER)
+    def compute_values(self, data: DataProto) -> DataProto:
+        """``values`` ``[B, R]`` of the critic as it is now."""
+        return self.model.compute_values(data)
+
+    @register(dispatch_mode=UPDATE)
+    def update_critic(self, data: DataProto) -> DataProto:
+        """Train on the batch; metrics a mini-batch in ``meta_info["metrics"]``."""
+        return DataProto(meta_info={"metrics": self.model.update_critic(data, self.step_of(data))})
+
+
+def _refuse_remote(hdfs_path: str | None) -> None:
+    if hdfs_path is not None:
+        raise CheckpointError(f"checkpoints are not copied to {hdfs_path}; leave hdfs_path out and copy the folder")

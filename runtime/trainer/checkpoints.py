@@ -1,0 +1,115 @@
+"""Checkpoints of a run, in the folders and under the names of verl: ``global_step_N/{actor,critic,trainer.pt}``."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import DictConfig
+
+from runtime.errors import CheckpointError
+from runtime.workers.group import WorkerGroup
+
+LATEST = "latest_checkpointed_iteration.txt"
+"""The file that holds the number of the newest step whose checkpoint is whole."""
+
+_STEP = "global_step_"
+_TRAINER = "trainer.pt"
+_KEEP = {"actor": "max_actor_ckpt_to_keep", "critic": "max_critic_ckpt_to_keep"}
+
+
+class Checkpoints:
+    """The checkpoints below ``trainer.default_local_dir``.
+
+    Folders are absolute, since ranks may stand in another working directory; on several nodes it is a shared one.
+    """
+
+    def __init__(self, config: DictConfig) -> None:
+        self._settings = config.trainer
+        self.root = Path(config.trainer.default_local_dir).absolute()
+
+    def save(self, step: int, groups: Mapping[str, WorkerGroup], state: Mapping[str, Any]) -> Path:
+        """Write every rank of ``groups`` (by ``actor``, ``critic``) and the trainer's ``state``, then the step's name.
+
+        A run that ends in between leaves the checkpoint before it as the newest one. state: numbers, text, tensors and
+        containers of them.
+        """
+        folder = self.root / f"{_STEP}{step}"
+        for role, group in groups.items():
+            group.call_all("save_checkpoint", str(folder / role))
+        _write(folder / _TRAINER, lambda file: torch.save(dict(state), file))
+        _write(self.root / LATEST, lambda file: file.write_text(str(step)))
+        for role in groups:
+            self._drop_old(role, step)
+        return folder
+
+    def load(self, groups: Mapping[str, WorkerGroup]) -> tuple[int, Mapping[str, Any]]:
+        """Go on from the checkpoint that ``resume_mode`` means: its step and the trainer's state; 0 and {} without one.
+
+        Raises ``CheckpointError`` naming what is not there.
+        """
+        folder = self._to_resume()
+        if folder is None:
+            return 0, {}
+        for role, group in groups.items():
+            group.call_all("load_checkpoint", str(folder / role))
+        # Numbers, containers and tensors only: reading a checkpoint runs no code.
+        state = torch.load(folder / _TRAINER, weights_only=True)
+        if self._settings.del_local_ckpt_after_load:
+            shutil.rmtree(folder)
+        return step_of(folder), state
+
+    def _to_resume(self) -> Path | None:
+        mode = self._settings.resume_mode
+        if mode == "disable":
+            return None
+        if mode == "resume_path":
+            folder = Path(self._settings.resume_from_path or "").absolute()
+            if not (folder / _TRAINER).is_file():
+                raise CheckpointError(f"trainer.resume_from_path={folder} holds no {_TRAINER}; give a folder {_STEP}N")
+            return folder
+        found = find_latest_ckpt_path(self.root)
+        return None if found is None else Path(found)
+
+    def _drop_old(self, role: str, step: int) -> None:
+        """Delete the oldest checkpoints of a role beyond ``max_{role}_ckpt_to_keep``; never that of ``step``."""
+        keep = self._settings[_KEEP[role]]
+        if not keep:
+            return
+        older = sorted(
+            (folder for folder in self.root.glob(f"{_STEP}*/{role}") if step_of(folder.parent) < step), key=_age
+        )
+        for folder in older[: len(older) - keep + 1]:
+            shutil.rmtree(folder)
+
+
+def step_of(folder: Path) -> int:
+    """The step of a checkpoint's folder. ``CheckpointError`` for a name of another form."""
+    number = folder.name.removeprefix(_STEP)
+    if not folder.name.startswith(_STEP) or not number.isdecimal():
+        raise CheckpointError(f"{folder} is no checkpoint: its name would be {_STEP}N")
+    return int(number)
+
+
+def find_latest_ckpt_path(path: str | os.PathLike[str] | None, directory_format: str = _STEP + "{}") -> str | None:
+    """The folder of the newest whole checkpoint below ``path``, ``None`` without one (``verl.utils.checkpoint``)."""
+    if path is None or not (Path(path) / LATEST).is_file():
+        return None
+    folder = Path(path) / directory_format.format((Path(path) / LATEST).read_text().strip())
+    return str(folder) if folder.is_dir() else None
+
+
+def _age(folder: Path) -> int:
+    return step_of(folder.parent)
+
+
+def _write(target: Path, write: Any) -> None:
+    """Beside, then renamed: a reader never sees half a file."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    beside = target.with_name(f"{target.name}.writing")
+    write(beside)
+    beside.rename(target)
