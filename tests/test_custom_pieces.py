@@ -115,7 +115,7 @@ def test_a_recipe_with_a_manager_of_batches_a_dataset_and_a_curriculum(tmp_path)
 
 
 PER_SAMPLE = """
-class Vowels:
+class Variety:
     def __init__(self, config, tokenizer, compute_score, reward_router_address=None, reward_model_tokenizer=None):
         self.tokenizer, self.weight = tokenizer, config.reward.reward_kwargs.weight
 
@@ -123,7 +123,7 @@ class Vowels:
         item = data[0]
         length = item.batch["attention_mask"][-item.batch["responses"].shape[-1] :].sum()
         text = self.tokenizer.decode(item.batch["responses"][:length], skip_special_tokens=True)
-        score = self.weight * sum(letter in "aeiou" for letter in text)
+        score = self.weight * (1 + len(set(text)))
         return {"reward_score": score, "reward_extra_info": {"prompts": item.batch["prompts"].numel()}}
 
 
@@ -140,7 +140,7 @@ class Longest:
 """
 
 
-@pytest.mark.parametrize("name", ["Vowels", "Longest"])
+@pytest.mark.parametrize("name", ["Variety", "Longest"])
 def test_a_manager_of_a_file_scores_training_and_validation(name, cluster, tmp_path):  # noqa: ARG001
     """One of single responses within rollout, one of batches with the oldest signature after it."""
     file = tmp_path / "managers.py"
@@ -150,7 +150,7 @@ def test_a_manager_of_a_file_scores_training_and_validation(name, cluster, tmp_p
         overrides = [
             "reward.reward_manager.source=importlib",
             *(f"reward.reward_manager.module.path={file}", f"reward.reward_manager.module.name={name}"),
-            *(["+reward.reward_kwargs.weight=0.5"] if name == "Vowels" else []),
+            *(["+reward.reward_kwargs.weight=0.5"] if name == "Variety" else []),
             *("trainer.total_training_steps=1", "trainer.test_freq=1", "trainer.logger=[jsonl]"),
             *(f"trainer.use_v1={trainer == 'v1'}", f"trainer.default_local_dir={tmp_path / trainer}"),
         ]
