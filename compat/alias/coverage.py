@@ -42,7 +42,8 @@ def coverage(table: Table) -> Iterator[Coverage]:
 
 def judge(table: Table, module: str, name: str) -> tuple[Status, str]:
     """Whether ``from module import name`` works, and the reason when it is refused."""
-    if (refusal := table.refusal(module, name)) is not None and not table.has_module(f"{module}.{name}"):
+    refusal = table.refusal(module, name) or table.row(f"{module}.{name}", MODULE)
+    if refusal is not None and refusal.is_refused and not table.has_module(f"{module}.{name}"):
         return "refused", refusal.note
     is_served = table.row(module, name) is not None or table.has_module(
         module if name == MODULE else f"{module}.{name}"

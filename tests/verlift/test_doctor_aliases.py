@@ -33,6 +33,7 @@ verl.megatron	(module)	!	no Megatron here
         ("verl.utils.numbers", "median_of_all", "missing", ""),
         ("verl.megatron", "(module)", "refused", "no Megatron here"),
         ("verl.megatron.deep", "anything", "refused", "no Megatron here"),
+        ("verl", "megatron", "refused", "no Megatron here"),
         ("verl.trainer", "(module)", "missing", ""),
     ],
 )
