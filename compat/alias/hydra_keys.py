@@ -17,8 +17,8 @@ _KEY = re.compile(r"\+?(?P<key>\w+(?:\.\w+)+)=")
 def force_verl_keys(overrides: Sequence[str]) -> list[str]:
     """``a.b=c`` and ``+a.b=c`` become ``++a.b=c`` where ``a.b`` is a key of verl, of any version; all else stays.
 
-    Hydra refuses to set a key that a config lacks, and to add one that it has. One of verl's keys is right in an old command, and what became of
-    it is told where the config is read.
+    Hydra refuses to set a key that a config lacks, and to add one that it has. One of verl's keys is right in an old
+    command, and what became of it is told where the config is read.
 
     >>> force_verl_keys(["actor_rollout_ref.actor.use_kl_loss=True", "trainer.my_key=1", "~data.seed"])
     ['++actor_rollout_ref.actor.use_kl_loss=True', 'trainer.my_key=1', '~data.seed']
