@@ -105,7 +105,7 @@ def run_ppo(config: DictConfig, task_runner_class: Any = None) -> None:
 
     task_runner_class: a class, plain or ``ray.remote``; ``TaskRunner`` by default. Its typed error arrives as itself.
     """
-    start_ray(settle_config(config, use_v1=False))
+    start_ray(config)
     runner_class = task_runner_class or TaskRunner
     if not hasattr(runner_class, "remote"):
         runner_class = ray.remote(num_cpus=1)(runner_class)

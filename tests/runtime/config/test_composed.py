@@ -33,7 +33,7 @@ def test_keys_of_the_recipe_are_kept_and_noted(composed, capsys):
     OmegaConf.update(composed, "my_recipe.alpha", 0.5, force_add=True)
     config = settle_config(composed, use_v1=False)
     assert config.my_recipe.alpha == 0.5
-    assert "my_recipe.alpha" in capsys.text
+    assert "my_recipe.alpha" in capsys.readouterr().err
 
 
 def test_a_setting_that_is_not_built_is_refused(composed):
