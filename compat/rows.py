@@ -57,7 +57,8 @@ def key_columns(keys: Sequence[TrajectoryKey]) -> dict[str, np.ndarray]:
 
 def keys_of(data: DataProto) -> list[TrajectoryKey]:
     """The trajectory key of each row; rows without ``session_id`` are numbered within their uid in row order."""
-    uids = data.non_tensor_batch["uid"]
+    # Old recipes give columns alone to a worker: rows are then of one nameless prompt.
+    uids = data.non_tensor_batch.get("uid", np.full(len(data), "row", dtype=object))
     sessions = data.non_tensor_batch.get("session_id")
     if sessions is None:
         seen: dict[str, int] = {}

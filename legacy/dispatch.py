@@ -8,18 +8,24 @@ slice is its share of it (``runtime.workers.group.rank_order``).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
+import ray
 import torch
 from omegaconf import DictConfig
+from tensordict import TensorDict
 from torch import Tensor
 
-from compat.protocol import DataProto
-from compat.protocol_ops import pad_dataproto_to_divisor
+from compat import tensordict_rows as _tensordict_rows  # noqa: F401  (registers TensorDict with runtime.containers)
+from compat.futures import DataProtoFuture
 from compat.single_controller.dispatch import PADDING_SIZE_KEY, dispatch_one_to_all, materialize_futures
 from legacy.settings import whole_config
 from runtime import containers
 from runtime.workers.group import rank_order
+
+_MASKS = ("response_mask", "loss_mask")
+"""Columns of which a row of zeros takes no part in a loss."""
 
 
 def mini_batch_rows(settings: DictConfig) -> int:
@@ -33,16 +39,16 @@ def mini_batch_rows(settings: DictConfig) -> int:
 
 def infer_dispatch(group: Any, data: Any, **keywords: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """One shard a rank; rows that do not divide are filled up with copies, which the group drops from the answer."""
-    count = 0
     ((data,), keywords) = materialize_futures(data, **keywords)
-    if isinstance(data, DataProto):
-        data, count = pad_dataproto_to_divisor(data, group.world_size)
+    data, count = padded(data, group.world_size)
     _, to_all = dispatch_one_to_all(group, **keywords)
     return (_shards(group, data),), {**to_all, PADDING_SIZE_KEY: count}
 
 
 def infer_collect(group: Any, answers: Sequence[Any]) -> Any:
-    """The answers of all ranks in the order of the batch that was dispatched."""
+    """The answers of all ranks in the order of the batch that was dispatched; a future of them where nobody waits."""
+    if isinstance(answers[0], ray.ObjectRef):
+        return DataProtoFuture(partial(infer_collect, group), list(answers))
     together = containers.concat(answers)
     return containers.select_rows(together, torch.argsort(_order(group, len(together))))
 
@@ -50,14 +56,15 @@ def infer_collect(group: Any, answers: Sequence[Any]) -> Any:
 def update_dispatch(group: Any, data: Any, **keywords: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """One shard a rank; a last mini-batch that is too small is filled up with rows of mask 0, which weigh nothing."""
     ((data,), keywords) = materialize_futures(data, **keywords)
-    if isinstance(data, DataProto):
-        data = with_silent_rows(data, mini_batch_rows(_settings(group)))
+    data = with_silent_rows(data, mini_batch_rows(_settings(group)))
     _, to_all = dispatch_one_to_all(group, **keywords)
     return (_shards(group, data),), to_all
 
 
-def update_collect(group: Any, answers: Sequence[Any]) -> Any:  # noqa: ARG001
-    """Rank 0's answer: every rank reports the whole mini-batch."""
+def update_collect(group: Any, answers: Sequence[Any]) -> Any:
+    """Rank 0's answer, since every rank reports the whole mini-batch; a future of it where nobody waits."""
+    if isinstance(answers[0], ray.ObjectRef):
+        return DataProtoFuture(partial(update_collect, group), list(answers))
     return answers[0]
 
 
@@ -66,15 +73,25 @@ def all_rows_to_rank_zero(group: Any, data: Any) -> tuple[tuple[Any, ...], dict[
     return ([data, *[None] * (group.world_size - 1)],), {}
 
 
-def with_silent_rows(data: DataProto, multiple: int) -> DataProto:
-    """``data`` with rows added until their number divides by ``multiple``: copies whose ``response_mask`` is 0."""
-    padded, count = pad_dataproto_to_divisor(data, multiple)
-    if count:
-        mask = padded["response_mask"].clone()
-        mask[-count:] = 0
-        padded = padded.select()
-        padded.batch["response_mask"] = mask  # type: ignore[index]
-    return padded
+def padded(data: Any, multiple: int) -> tuple[Any, int]:
+    """``data`` with copies of its first rows added until their number divides by ``multiple``, and how many."""
+    count = -len(data) % multiple
+    rows = torch.arange(len(data) + count) % len(data) if count else torch.arange(0)
+    return (containers.select_rows(data, rows), count) if count else (data, 0)
+
+
+def with_silent_rows(data: Any, multiple: int) -> Any:
+    """``padded``, the masks of the added rows being 0."""
+    filled, count = padded(data, multiple)
+    if count == 0:
+        return data
+    batch = filled if isinstance(filled, TensorDict) else filled.batch
+    for name in _MASKS:
+        if name in batch.keys():  # noqa: SIM118  iterating a TensorDict gives rows
+            mask = batch[name].clone()
+            mask[-count:] = 0
+            batch[name] = mask
+    return filled
 
 
 INFER = {"dispatch_fn": infer_dispatch, "collect_fn": infer_collect}

@@ -13,6 +13,8 @@ from omegaconf import DictConfig
 from compat.protocol import DataProto
 from compat.single_controller.decorator import Dispatch, register
 from compat.single_controller.worker import Worker
+from compat.tensordict_utils import get
+from compat.tensordicts import get_tensordict
 from legacy.agent_loop import AgentLoopManager, AgentLoopWorker
 from legacy.dispatch import GENERATE, INFER, UPDATE
 from legacy.gen_batch import is_repeated
@@ -106,7 +108,9 @@ class ModelEngineWorker(Worker):
     def step_of(self, data: Any) -> int:
         """The training step of an update: what the batch says, or the number of updates so far."""
         self._updates += 1
-        return int(getattr(data, "meta_info", {}).get("global_steps", self._updates))
+        shared = data.meta_info if isinstance(data, DataProto) else {"global_steps": get(data, "global_steps")}
+        step = shared.get("global_steps")
+        return self._updates if step is None else int(step)
 
 
 class ActorRolloutRefWorker(ModelEngineWorker):
@@ -132,21 +136,20 @@ class ActorRolloutRefWorker(ModelEngineWorker):
         return ActorWorker(self.rank, self.world_size, self.settings, policy=self._is_actor, reference=self._is_ref)
 
     @register(dispatch_mode=INFER)
-    def compute_log_prob(self, data: DataProto) -> DataProto:
+    def compute_log_prob(self, data: Any) -> Any:
         """``old_log_probs`` and ``entropys`` ``[B, R]`` of the policy; ``sum_pi_squared`` where it is needed."""
         answer = self.model.compute_log_prob(data)
-        answer.rename("entropy", "entropys")
-        return answer
+        return answer.rename("entropy", "entropys") if isinstance(answer, DataProto) else answer
 
     @register(dispatch_mode=INFER)
-    def compute_ref_log_prob(self, data: DataProto) -> DataProto:
+    def compute_ref_log_prob(self, data: Any) -> Any:
         """``ref_log_prob`` ``[B, R]`` of the reference."""
         return self.model.compute_ref_log_prob(data)
 
     @register(dispatch_mode=UPDATE)
-    def update_actor(self, data: DataProto) -> DataProto:
+    def update_actor(self, data: Any) -> Any:
         """Train on the batch; metrics a mini-batch in ``meta_info["metrics"]``."""
-        return DataProto(meta_info={"metrics": self.model.update_actor(data, self.step_of(data))})
+        return trained(data, self.model.update_actor(data, self.step_of(data)), "actor/")
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def use_rollout(self, rollout: RolloutActors) -> None:
@@ -207,14 +210,40 @@ class CriticWorker(ModelEngineWorker):
         return RuntimeCriticWorker(self.rank, self.world_size, self.settings)
 
     @register(dispatch_mode=INFER)
-    def compute_values(self, data: DataProto) -> DataProto:
+    def compute_values(self, data: Any) -> Any:
         """``values`` ``[B, R]`` of the critic as it is now."""
         return self.model.compute_values(data)
 
     @register(dispatch_mode=UPDATE)
-    def update_critic(self, data: DataProto) -> DataProto:
+    def update_critic(self, data: Any) -> Any:
         """Train on the batch; metrics a mini-batch in ``meta_info["metrics"]``."""
-        return DataProto(meta_info={"metrics": self.model.update_critic(data, self.step_of(data))})
+        return trained(data, self.model.update_critic(data, self.step_of(data)), "critic/")
+
+    @register(dispatch_mode=INFER, blocking=False)
+    def infer_batch(self, data: Any) -> Any:
+        """``compute_values`` by the name of verl 0.9, whose caller waits with ``get``."""
+        return self.model.compute_values(data)
+
+    @register(dispatch_mode=UPDATE, blocking=False)
+    def train_mini_batch(self, data: Any) -> Any:
+        """``update_critic`` by the name of verl 0.9, whose caller waits with ``get``."""
+        return trained(data, self.model.update_critic(data, self.step_of(data)), "critic/")
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def reset(self) -> None:
+        """``init_model`` by the name of verl 0.9."""
+        ModelEngineWorker.init_model(self)
+
+
+def trained(data: Any, metrics: dict[str, list[float]], prefix: str) -> Any:
+    """The answer to an update: no columns, and the metrics of each mini-batch.
+
+    A ``DataProto`` has them in ``meta_info["metrics"]``; a ``TensorDict``, as in verl 0.9, without their ``prefix``
+    and with ``mfu``, which is not measured here.
+    """
+    if isinstance(data, DataProto):
+        return DataProto(meta_info={"metrics": metrics})
+    return get_tensordict({}, {"metrics": {**{k.removeprefix(prefix): v for k, v in metrics.items()}, "mfu": [0.0]}})
 
 
 def _refuse_remote(hdfs_path: str | None) -> None:

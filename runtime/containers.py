@@ -28,7 +28,13 @@ def shard(container: Any, count: int) -> Sequence[Any]:
 
 def concat(parts: Sequence[Any]) -> Any:
     """Put what ``answer`` made of each shard together, in order."""
-    return type(parts[0]).concat(list(parts))
+    return concat_with(parts[0], parts)
+
+
+@singledispatch
+def concat_with(first: Any, parts: Sequence[Any]) -> Any:
+    """``concat`` of ``parts`` whose first one is ``first``: by their own ``concat``, unless registered otherwise."""
+    return type(first).concat(list(parts))
 
 
 @singledispatch

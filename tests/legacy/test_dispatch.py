@@ -1,0 +1,71 @@
+"""Rows reach ranks so that mini-batches do not depend on the number of ranks, and come back in their order."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+from compat.protocol import DataProto
+from compat.single_controller import shards
+from compat.single_controller.dispatch import PADDING_SIZE_KEY
+from legacy.dispatch import infer_collect, infer_dispatch, mini_batch_rows, update_dispatch, with_silent_rows
+from legacy.settings import whole_config
+from runtime.config import load_config
+from runtime.errors import ConfigError
+
+
+@pytest.fixture(scope="module")
+def config():
+    return load_config("tiny", ["actor_rollout_ref.actor.ppo_mini_batch_size=2", "actor_rollout_ref.rollout.n=2"]).config
+
+
+def group_of(config, ranks):
+    worker = SimpleNamespace(kwargs={"config": config.actor_rollout_ref})
+    return SimpleNamespace(world_size=ranks, ray_cls_with_init=worker)
+
+
+def numbered(rows, kind):
+    columns = {"row": torch.arange(rows), "response_mask": torch.ones(rows, 3, dtype=torch.int64)}
+    return DataProto.from_dict(columns) if kind is DataProto else TensorDict(columns, batch_size=rows)
+
+
+def rows_of(data):
+    return data["row"].tolist()
+
+
+def test_a_mini_batch_counts_prompts_and_each_has_n_rows(config):
+    assert mini_batch_rows(config.actor_rollout_ref) == 4
+    assert mini_batch_rows(config.critic) == config.critic.ppo_mini_batch_size * 2
+
+
+@pytest.mark.parametrize("kind", [DataProto, TensorDict])
+@pytest.mark.parametrize("rows", [1, 3, 4, 7, 8])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_answers_come_back_in_the_order_of_the_batch(config, kind, rows, ranks):
+    group = group_of(config, ranks)
+    (parts,), more = infer_dispatch(group, numbered(rows, kind))
+    assert len(parts) == ranks
+    joined = infer_collect(group, parts)
+    assert rows_of(shards.unpad(joined, more[PADDING_SIZE_KEY], "compute")) == list(range(rows))
+
+
+@pytest.mark.parametrize("kind", [DataProto, TensorDict])
+def test_the_k_th_slice_of_every_rank_is_its_share_of_mini_batch_k(config, kind):
+    (parts,), _ = update_dispatch(group_of(config, 2), numbered(8, kind))
+    assert [rows_of(part) for part in parts] == [[0, 1, 4, 5], [2, 3, 6, 7]]
+
+
+@pytest.mark.parametrize("kind", [DataProto, TensorDict])
+def test_a_last_mini_batch_is_filled_with_rows_that_weigh_nothing(kind):
+    data = numbered(6, kind)
+    filled = with_silent_rows(data, 4)
+    assert rows_of(filled) == [0, 1, 2, 3, 4, 5, 0, 1]
+    assert filled["response_mask"].sum(1).tolist() == [3] * 6 + [0] * 2
+    assert data["response_mask"].sum() == 18  # the batch that was given is as it was
+    assert with_silent_rows(data, 3) is data
+
+
+def test_a_config_taken_out_of_its_whole_is_named():
+    with pytest.raises(ConfigError, match="actor_rollout_ref"):
+        whole_config({"actor": {}})
