@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from functools import cache
 from typing import Any, NoReturn
 
@@ -13,7 +14,7 @@ from runtime.config.flat import prefixes, raw_leaves, with_groups
 from runtime.config.nearest import nearest_key
 from runtime.config.notes import ConfigNote
 from runtime.config.overrides import ParsedOverride
-from runtime.config.tables import KnownKey, known_key, present_name, verl_defaults
+from runtime.config.tables import KnownKey, known_key, old_defaults, present_name, verl_defaults
 from runtime.errors import ConfigError
 
 LIKELY_TYPO = 0.85
@@ -110,15 +111,15 @@ class ForeignKeys:
             self.notes.append(ConfigNote(key, "free" if row.status == "free" else "inert", row.reason))
 
     def _is_default(self, key: str, value: Any) -> bool:
-        """Whether ``value`` is what verl 0.9.0 or 0.10.dev has, as written or once resolved."""
-        defaults = verl_defaults().get(key, ())
+        """Whether ``value`` is what verl 0.9.0, 0.10.dev or the last version with the key has, written or resolved."""
+        defaults = verl_defaults().get(key) or tuple(old_defaults()[name] for name in (key,) if name in old_defaults())
         return value in defaults or any(self._resolves_alike(key, default) for default in defaults)
 
     def _resolves_alike(self, key: str, default: Any) -> bool:
         """Whether the config's value and ``default`` are equal after interpolation at that place."""
         trial = self.composed.copy()
         try:
-            value = OmegaConf.select(trial, key)
+            value = deepcopy(OmegaConf.select(trial, key))  # the update changes a list where it is
             OmegaConf.update(trial, key, default, force_add=True)
             return bool(value == OmegaConf.select(trial, key))
         except OmegaConfBaseException:
