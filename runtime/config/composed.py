@@ -82,15 +82,15 @@ def _without_old_defaults(config: DictConfig) -> DictConfig:
 
 def _resolved_defaults(config: DictConfig) -> dict[str, Any]:
     """What the old keys' defaults come to in ``config``: a recipe may have resolved its own."""
-    ours = with_groups(raw_leaves(main_config()))
-    trial = config.copy()
-    for key, default in _old_keys().items():
+    trial, old = config.copy(), _old_keys()
+    for key, default in old.items():
         OmegaConf.update(trial, key, default, force_add=True)
     try:
         resolved: Any = OmegaConf.to_container(trial, resolve=True)
     except OmegaConfBaseException:  # an interpolation of the recipe's own that leads nowhere is told by who reads it
         return {}
-    return {key: value for key, value in flatten(resolved) if key not in ours}
+    # An old key whose default names a group has resolved to the keys of that group; all else is the recipe's own.
+    return {key: value for key, value in flatten(resolved) if any(name in old for name in (key, *prefixes(key)))}
 
 
 def _remove(config: DictConfig, key: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from copy import deepcopy
 from functools import cache
 from typing import Any, NoReturn
@@ -10,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from runtime.config.composing import main_config
+from runtime.config.conversions import CONVERSIONS, Conversion, is_converted
 from runtime.config.flat import prefixes, raw_leaves, with_groups
 from runtime.config.nearest import nearest_key
 from runtime.config.notes import ConfigNote
@@ -35,7 +37,8 @@ def refuse_unknown(key: str, override: str | None = None) -> NoReturn:
 
 def is_known(key: str) -> bool:
     """Whether a key that our configs do not hold, or a group of such keys, is one we can speak of."""
-    return present_name(key) is not None or known_key(key) is not None or key in _known_groups()
+    known = present_name(key) is not None or known_key(key) is not None
+    return known or is_converted(key) or key in _known_groups()
 
 
 @cache
@@ -46,6 +49,10 @@ def _candidates() -> frozenset[str]:
 @cache
 def _known_groups() -> frozenset[str]:
     return with_groups(_candidates())
+
+
+def _assignments(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key}={value!r}" for key, value in values.items())
 
 
 def _written_null(value: Any) -> bool:
@@ -72,9 +79,36 @@ class ForeignKeys:
 
     def settle(self) -> None:
         """Account for every foreign key. Raises ``ConfigError`` at the first that is unknown or not built."""
+        leaves = raw_leaves(self.composed)
+        for conversion in CONVERSIONS:
+            self._convert(conversion, leaves)
         for key, value in raw_leaves(self.composed).items():
             if key not in self.defaults and key not in self.groups:
                 self._settle_key(key, value)
+
+    def _convert(self, conversion: Conversion, leaves: dict[str, Any]) -> None:
+        """Apply one rule to the values that ``leaves``, the config as it came, has for its keys."""
+        old = {key: self._resolved(key, leaves[key]) for key in conversion.keys if key in leaves}
+        new = conversion.convert(old) if old else None
+        if new is None:
+            return
+        for key in old.keys() - new.keys():
+            self._remove(key)
+        for key, value in new.items():
+            if key not in old:
+                self._check_agreement(next(iter(old)), key, value)
+            OmegaConf.update(self.composed, key, value, force_add=True)
+        message = f"{_assignments(old)} became {_assignments(new) or 'nothing'}: {conversion.reason}"
+        self.notes.append(ConfigNote(next(iter(old)), "converted", message))
+
+    def _resolved(self, key: str, written: Any) -> Any:
+        """The value of a leaf, or how it is written where it cannot be read: who judges the key will tell."""
+        if not isinstance(written, str):
+            return written
+        try:
+            return OmegaConf.select(self.composed, key)
+        except OmegaConfBaseException:
+            return written
 
     def _settle_key(self, key: str, value: Any) -> None:
         new = present_name(key)
@@ -92,15 +126,19 @@ class ForeignKeys:
         self._remove(old)
         if _written_null(value):
             return
-        current = raw_leaves(self.composed).get(new)
-        if current not in (None, {}, value) and current != self.defaults.get(new):
-            raise ConfigError(
-                f"{old}={value!r} and {new}={current!r} disagree: they are one key, {new}; leave {old} out"
-            )
+        self._check_agreement(old, new, value)
         OmegaConf.update(self.composed, new, value, force_add=True)
         self.notes.append(ConfigNote(old, "moved", f"is {new} now, and was set there"))
         if new not in self.defaults:
             self._settle_key(new, value)
+
+    def _check_agreement(self, old: str, new: str, value: Any) -> None:
+        """Raise ``ConfigError`` where the key ``new``, which ``old`` is to set to ``value``, was set to another."""
+        current = raw_leaves(self.composed).get(new)
+        if current not in (None, {}, value) and current != self.defaults.get(new):
+            raise ConfigError(
+                f"{old} sets {new} to {value!r}, and {new}={current!r} is set too: they disagree; leave {old} out"
+            )
 
     def _settle_known(self, key: str, value: Any, row: KnownKey) -> None:
         at_default = self._is_default(key, value)
@@ -113,7 +151,10 @@ class ForeignKeys:
     def _is_default(self, key: str, value: Any) -> bool:
         """Whether ``value`` is what verl 0.9.0, 0.10.dev or the last version with the key has, written or resolved."""
         defaults = verl_defaults().get(key) or tuple(old_defaults()[name] for name in (key,) if name in old_defaults())
-        return value in defaults or any(self._resolves_alike(key, default) for default in defaults)
+        if value in defaults:
+            return True
+        interpolated = [default for default in defaults if "${" in f"{value}{default}"]
+        return any(self._resolves_alike(key, default) for default in interpolated)
 
     def _resolves_alike(self, key: str, default: Any) -> bool:
         """Whether the config's value and ``default`` are equal after interpolation at that place."""

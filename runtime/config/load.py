@@ -62,7 +62,7 @@ def settle(
     ForeignKeys(composed, parsed, notes, own_keys).settle()
     config = _completed(composed, parsed, notes)
     settle_types(config)
-    _settle_forms(config)
+    _settle_forms(config, notes)
     OmegaConf.set_struct(config, True)
     import_modules(config)
     validate(config, notes)
@@ -109,12 +109,17 @@ def _completed(composed: DictConfig, parsed: list[ParsedOverride], notes: list[C
     return OmegaConf.merge(base, composed)  # type: ignore[return-value]
 
 
-def _settle_forms(config: DictConfig) -> None:
+def _settle_forms(config: DictConfig, notes: list[ConfigNote]) -> None:
     """One form of what may be written in two, so that no reader has to tell them apart."""
     if isinstance(config.trainer.logger, str):
         config.trainer.logger = [config.trainer.logger]
     if config.data.seed is None:
         config.data.seed = config.runtime.seed
+    validation = config.actor_rollout_ref.rollout.val_kwargs
+    if validation.do_sample and validation.temperature == 0:
+        validation.do_sample = False
+        message = "set to false: temperature=0 decodes greedily, as in vLLM; to sample, set val_kwargs.temperature"
+        notes.append(ConfigNote("actor_rollout_ref.rollout.val_kwargs.do_sample", "warning", message))
     settle_modules(config)
 
 

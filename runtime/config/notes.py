@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal
 
-NoteKind = Literal["inert", "free", "moved", "default", "warning"]
+NoteKind = Literal["inert", "free", "moved", "converted", "default", "warning"]
 
 HEADINGS: dict[NoteKind, str] = {
     "moved": "moved to its present name",
+    "converted": "converted to its present form",
     "inert": "accepted, has no effect",
     "free": "accepted, passed on as it is",
     "default": "default filled in",

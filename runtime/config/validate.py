@@ -74,9 +74,9 @@ CHOICES: dict[str, tuple[str, ...]] = {
 NOT_BUILT: dict[tuple[str, str], str] = {
     (f"{ROLLOUT}.name", "vllm"): "rollout with vLLM is not built yet; use hf, which runs on any device",
     (f"{ROLLOUT}.name", "sglang"): "rollout with SGLang is not built; use hf, which runs on any device",
-    (f"{ROLLOUT}.mode", "sync"): "verl removed it too; use async, which both trainers wait for in each step",
     (V1_MODE, "colocate_async"): "asynchronous training is not built yet; use sync",
     (V1_MODE, "separate_async"): "asynchronous training is not built yet; use sync",
+    ("trainer.device", "npu"): "NPUs are not built; use cuda, cpu or auto",
     (f"{ACTOR}.strategy", "megatron"): "the Megatron engine is not built; use fsdp2",
 }
 """Values that verl knows and we do not run, and what to do instead."""
