@@ -60,7 +60,6 @@ def test_the_custom_pieces_in_the_loop_of_dapo(tmp_path):
         f"+runtime.import_modules=[{RECIPES}/custom_pieces/pieces.py]",
         "actor_rollout_ref.actor.policy_loss.loss_mode=clip_then_mask",
         "reward_model.reward_manager=length_aware",
-        "~reward_model.overlong_buffer",
         "algorithm.filter_groups.enable=False",
         "algorithm.use_kl_in_reward=False",
         "trainer.save_freq=-1",
