@@ -69,6 +69,8 @@ class RayPPOTrainer(GenerationLogs, LegacyTrainer):
         self.role_worker_mapping, self.resource_pool_manager = role_worker_mapping, resource_pool_manager
         self.ray_worker_group_cls = ray_worker_group_cls
         self.config = settle_config(config, use_v1=False)
+        if reward_fn is not None:
+            _let_driver_score(self.config)
         self.device_name = device_name or self.config.trainer.device
         self.hybrid_engine, self.async_rollout_mode = True, True
         self.use_critic, self.use_reference_policy = uses_critic(self.config), uses_reference(self.config)
@@ -195,3 +197,10 @@ class RayPPOTrainer(GenerationLogs, LegacyTrainer):
 
     def _stop_profiling(self, do_profile: bool, run_command: bool = False) -> None:
         """Nothing is profiled."""
+
+
+def _let_driver_score(config: DictConfig) -> None:
+    """Ask nothing of a reward manager in workers: what the driver scores with may not even exist there."""
+    config.reward.custom_reward_function.path = None
+    config.reward.reward_kwargs = {}
+    config.reward.reward_manager.source, config.reward.reward_manager.name = "register", "naive"

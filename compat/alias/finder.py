@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import os
 import sys
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
@@ -12,6 +14,8 @@ from typing import Any
 ROOT = "verl"
 ORIGIN = "the verl alias of verlift"
 MAIN_SUFFIX = ".__main__"
+EXTERNAL_MODULES = "VERL_USE_EXTERNAL_MODULES"
+"""verl's environment variable: modules of a recipe, separated by commas, that ``import verl`` imports."""
 HOUSE = Path(__file__).resolve().parents[2]
 
 
@@ -66,11 +70,17 @@ class AliasLoader:
         return AliasModule(spec.name, f"{spec.name}, as far as verlift serves it; `verlift doctor aliases` lists all.")
 
     def exec_module(self, module: ModuleType) -> None:
-        """Forget what was looked up: the first import finds nothing to forget, a reload undoes patches."""
+        """Forget what was looked up: the first import finds nothing to forget, a reload undoes patches.
+
+        ``import verl`` itself then imports what ``VERL_USE_EXTERNAL_MODULES`` names, as verl's own does.
+        """
         from compat.alias.table import table
 
         for name in table().served_names(module.__name__):
             vars(module).pop(name, None)
+        if module.__name__ == ROOT and os.environ.get(EXTERNAL_MODULES):
+            for name in os.environ[EXTERNAL_MODULES].split(","):
+                importlib.import_module(name.strip())
 
     def get_code(self, fullname: str) -> CodeType | None:
         """The program of ``python -m``: a call of the function that the table names."""

@@ -129,6 +129,8 @@ def build_reward_manager(
     manager, more = configured_class(config), reward_kwargs(config)
     if not issubclass(manager, RewardManager):
         return importlib.import_module(_FOREIGN).per_response(manager, config, tokenizer, compute_score, more)
+    if "max_resp_len" in inspect.signature(manager).parameters:
+        more.setdefault("max_resp_len", config.data.max_response_length)
     return construct(manager, more, tokenizer, compute_score, config.data.reward_fn_key, locate)
 
 

@@ -17,7 +17,8 @@ from runtime.errors import ConfigError
 
 @pytest.fixture(scope="module")
 def config():
-    return load_config("tiny", ["actor_rollout_ref.actor.ppo_mini_batch_size=2", "actor_rollout_ref.rollout.n=2"]).config
+    overrides = ["actor_rollout_ref.actor.ppo_mini_batch_size=2", "actor_rollout_ref.rollout.n=2"]
+    return load_config("tiny", overrides).config
 
 
 def group_of(config, ranks):

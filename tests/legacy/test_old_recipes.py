@@ -57,14 +57,14 @@ def test_the_custom_pieces_in_the_loop_of_dapo(tmp_path):
     output = run(
         "dapo_2025/run_dapo_tiny.sh",
         tmp_path,
-        f"+runtime.import_modules=[{RECIPES}/custom_pieces/pieces.py]",
         "actor_rollout_ref.actor.policy_loss.loss_mode=clip_then_mask",
         "reward_model.reward_manager=length_aware",
-        "~reward_model.overlong_buffer",
         "algorithm.filter_groups.enable=False",
         "algorithm.use_kl_in_reward=False",
         "trainer.save_freq=-1",
         "trainer.test_freq=-1",
         ADV_ESTIMATOR="median_baseline",
+        VERL_USE_EXTERNAL_MODULES="pieces",
+        PYTHONPATH=os.pathsep.join([str(RECIPES / "custom_pieces"), os.environ.get("PYTHONPATH", "")]),
     )
     assert losses(output).keys() == {1, 2}

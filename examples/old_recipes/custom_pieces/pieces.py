@@ -44,7 +44,7 @@ def compute_policy_loss_clip_then_mask(
 class LengthAwareRewardManager:
     """Scores a whole batch: the task's score, less a little for each token."""
 
-    def __init__(self, tokenizer, num_examine, compute_score=None, reward_fn_key="data_source", per_token=0.01):
+    def __init__(self, tokenizer, num_examine, compute_score=None, reward_fn_key="data_source", per_token=0.01, **kwargs):
         self.tokenizer = tokenizer
         self.num_examine = num_examine
         self.compute_score = compute_score or default_compute_score

@@ -201,3 +201,12 @@ def test_threads_that_import_at_once_get_one_object():
 def test_other_modules_are_left_alone():
     assert finder.AliasFinder.find_spec("verlift") is None
     assert finder.AliasFinder.find_spec("verl_of_mine") is None
+
+
+def test_modules_of_the_environment_are_imported_with_verl(tmp_path, monkeypatch):
+    (tmp_path / "my_pieces.py").write_text("from verl import Fraction\nhalf = Fraction(1, 2)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("VERL_USE_EXTERNAL_MODULES", "my_pieces, math")
+    sys.modules.pop("verl", None)
+    importlib.import_module("verl")
+    assert sys.modules.pop("my_pieces").half * 2 == 1
