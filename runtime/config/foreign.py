@@ -42,8 +42,15 @@ def is_known(key: str) -> bool:
 
 
 @cache
+def _held() -> tuple[dict[str, Any], frozenset[str]]:
+    """The keys of our configs with their defaults, and the groups that they lie in."""
+    leaves = raw_leaves(main_config())
+    return leaves, with_groups(leaves)
+
+
+@cache
 def _candidates() -> frozenset[str]:
-    return frozenset(raw_leaves(main_config())) | frozenset(verl_defaults())
+    return frozenset(_held()[0]) | frozenset(verl_defaults())
 
 
 @cache
@@ -56,8 +63,8 @@ def _assignments(values: Mapping[str, Any]) -> str:
 
 
 def _written_null(value: Any) -> bool:
-    """Whether a leaf says nothing: verl's old reward groups hold nulls, and an empty group holds no key."""
-    return value is None or value == {}
+    """Whether a leaf says nothing: verl's old reward groups hold nulls and ``???``, and an empty group holds no key."""
+    return value is None or value in ({}, "???")
 
 
 class ForeignKeys:
@@ -74,8 +81,7 @@ class ForeignKeys:
         self.parsed = parsed
         self.notes = notes
         self.own_keys = own_keys
-        self.defaults = raw_leaves(main_config())
-        self.groups = with_groups(self.defaults)
+        self.defaults, self.groups = _held()
 
     def settle(self) -> None:
         """Account for every foreign key. Raises ``ConfigError`` at the first that is unknown or not built."""
@@ -135,7 +141,7 @@ class ForeignKeys:
     def _check_agreement(self, old: str, new: str, value: Any) -> None:
         """Raise ``ConfigError`` where the key ``new``, which ``old`` is to set to ``value``, was set to another."""
         current = raw_leaves(self.composed).get(new)
-        if current not in (None, {}, value) and current != self.defaults.get(new):
+        if current not in (None, {}, value, self.defaults.get(new), *verl_defaults().get(new, ())):
             raise ConfigError(
                 f"{old} sets {new} to {value!r}, and {new}={current!r} is set too: they disagree; leave {old} out"
             )
@@ -174,6 +180,6 @@ class ForeignKeys:
     def _remove(self, key: str) -> None:
         parent, _, name = key.rpartition(".")
         node = OmegaConf.select(self.composed, parent) if parent else self.composed
-        node.pop(name)
+        del node[name]  # pop would read the value, which may lead nowhere
         if not node and next(prefixes(key), None) and parent:
             self._remove(parent)
