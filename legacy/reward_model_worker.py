@@ -20,8 +20,8 @@ class RewardModelWorker(Worker):
     """One replica of a reward model; rows are shared out among the ranks.
 
     config: ``config.reward_model`` as verl's recipes give it: ``model.path`` names a token classifier with one label,
-    whose output at the last token is the score. Raises ``ConfigError`` for ``model.input_tokenizer``: answers are scored
-    in the tokens of the policy.
+    whose output at the last token is the score. Raises ``ConfigError`` for ``model.input_tokenizer``: answers are
+    scored in the tokens of the policy.
     """
 
     def __init__(self, config: DictConfig, **_unused: Any) -> None:
