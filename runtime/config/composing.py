@@ -55,7 +55,7 @@ def compose_config(name: str, folder: Path, overrides: Sequence[str] = ()) -> Di
             warnings.filterwarnings("ignore", message=r"provider=hydra\.searchpath")
             logging.getLogger("hydra").setLevel(logging.ERROR)
             return compose(name, list(overrides))
-    except (HydraException, OmegaConfBaseException, YAMLError) as error:
+    except (HydraException, OmegaConfBaseException, YAMLError, ValueError, TypeError) as error:  # hydra raises all five
         raise ConfigError(f"config {name!r} cannot be composed: {_reason(error)}") from error
 
 

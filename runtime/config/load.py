@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from runtime.config.composing import MAIN_CONFIG, available_keys, compose_config, config_folder, main_config
 from runtime.config.flat import raw_leaves
@@ -16,6 +17,7 @@ from runtime.config.overrides import ParsedOverride, parse_overrides
 from runtime.config.tables import CONFIG_DIR
 from runtime.config.types import settle_types
 from runtime.config.validate import validate
+from runtime.errors import ConfigError
 from runtime.recipe import import_modules, settle_modules
 
 
@@ -46,9 +48,19 @@ def load_config(
     parsed = parse_overrides(overrides, {folder, CONFIG_DIR})
     available = available_keys(name, folder)
     texts = [text for override in parsed for text in _for_hydra(override, available, notes)]
-    config = settle(compose_config(name, folder, texts), parsed, notes)
+    config = settle(_composed(name, folder, texts, parsed), parsed, notes)
+    _check_resolves(config)
     OmegaConf.set_readonly(config, True)
     return LoadedConfig(config, tuple(dict.fromkeys(notes)))
+
+
+def _composed(name: str, folder: Path, texts: list[str], parsed: list[ParsedOverride]) -> DictConfig:
+    """``compose_config``, whose errors quote the overrides that choose files: hydra names the group alone."""
+    try:
+        return compose_config(name, folder, texts)
+    except ConfigError as error:
+        groups = ", ".join(repr(override.text) for override in parsed if override.is_group)
+        raise ConfigError(f"{error} (overrides of whole groups: {groups})" if groups else str(error)) from error
 
 
 def settle(
@@ -123,6 +135,20 @@ def _settle_forms(config: DictConfig, notes: list[ConfigNote]) -> None:
     settle_modules(config)
 
 
+def _check_resolves(config: DictConfig) -> None:
+    """Raise ``ConfigError`` naming a key that nobody checked whose interpolation leads nowhere: runs store them all."""
+    try:
+        OmegaConf.to_container(config, resolve=True)
+    except OmegaConfBaseException as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(
+            f"config key {error.full_key!r} cannot be read: {reason}. Change it or leave it out"
+        ) from error
+
+
 def _is_filled_group(config: DictConfig, key: str) -> bool:
     """Whether ``key``, an empty group by default, has been given keys."""
-    return isinstance(OmegaConf.select(config, key), DictConfig)
+    try:
+        return isinstance(OmegaConf.select(config, key), DictConfig)
+    except OmegaConfBaseException:  # an interpolation that leads nowhere, which settle_types tells
+        return False

@@ -71,10 +71,11 @@ def _parse(parser: OverridesParser, text: str, config_dirs: list[Path]) -> Parse
             f"the override {text!r} lists several values, and one run takes one; for a list write key=[a,b]"
         )
     is_group = not isinstance(value, dict) and _names_group(override, config_dirs)
-    if is_group and not override.is_delete() and not isinstance(value, str | list):
-        group = override.key_or_group
+    if is_group and not _chooses_files(override, value):
+        group, verb = override.key_or_group, "deletes" if override.is_delete() else "sets"
         raise ConfigError(
-            f"the override {text!r} sets the whole group {group!r}; set a key in it, such as {group}.name=..."
+            f"the override {text!r} {verb} the whole group {group!r}; {verb.removesuffix('s')} a key in it, such as "
+            f"{group}.name=..."
         )
     return ParsedOverride(
         text=text,
@@ -83,6 +84,13 @@ def _parse(parser: OverridesParser, text: str, config_dirs: list[Path]) -> Parse
         deletes=override.is_delete(),
         adds=override.type in (OverrideType.ADD, OverrideType.FORCE_ADD),
     )
+
+
+def _chooses_files(override: Override, value: object) -> bool:
+    """Whether an override of a group names files of it; one that deletes may name the one that is chosen, or none."""
+    if override.is_delete():
+        return value is None or isinstance(value, str)
+    return isinstance(value, str) or (isinstance(value, list) and all(isinstance(name, str) for name in value))
 
 
 def _names_group(override: Override, config_dirs: list[Path]) -> bool:

@@ -71,7 +71,7 @@ def settle_types(config: DictConfig) -> None:
     """
     held = raw_leaves(main_config())
     for group in sorted(with_groups(held) - set(held)):
-        value = OmegaConf.select(config, group)
+        value = read_key(config, group)
         if not isinstance(value, DictConfig):
             inside = next(key for key in held if key.startswith(f"{group}."))
             raise ConfigError(
