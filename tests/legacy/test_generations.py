@@ -12,7 +12,7 @@ from legacy.generations import GenerationLogs
 
 
 @pytest.fixture
-def trainer(tmp_path):
+def trainer():
     trainer = GenerationLogs()
     trainer.config = OmegaConf.create({"trainer": {"log_val_generations": 2, "logger": ["console"]}})
     trainer.global_steps = 3
