@@ -48,6 +48,7 @@ oracle: setup  ## verl 0.9.1 beside the project, for tests that compare with it
 
 evidence: setup oracle  ## what is too long for CI; prints its counts
 	$(BIN)/python -m pytest -m 'slow' --override-ini addopts='-ra --import-mode=importlib'
+	ORACLE_EXAMPLES=2000 $(BIN)/python -m pytest tests/oracle/test_oracle_protocol.py
 
 docs: setup  ## write the tables of docs/algorithms.md anew
 	$(BIN)/python -c "from pathlib import Path; from shared_algos.listing import fill; \

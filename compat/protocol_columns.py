@@ -96,8 +96,9 @@ class ColumnOperations(RowOperations):
             raise ColumnTypeError(f"rename needs a new name for each old one, got {len(old)} old and {len(new)} new")
         self._require("batch", old, self._tensor_names())
         if self.batch is not None:
-            moved = [self.batch.pop(key) for key in old]
-            self.batch.update(dict(zip(new, moved, strict=True)))
+            # A column that keeps its name keeps its place, too.
+            moved = {name: self.batch.pop(key) for key, name in zip(old, new, strict=True) if key != name}
+            self.batch.update(moved)
         return self
 
     def union(self, other: ColumnOperations) -> Self:

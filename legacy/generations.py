@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from compat.ppo.validation_metrics import process_validation_metrics
 from compat.protocol import DataProto
+from compat.utils.tracking import ValidationGenerationsLogger
 from runtime.arrays import plain_value
 
 
@@ -20,6 +22,7 @@ class GenerationLogs:
     config: Any
     tokenizer: Any
     global_steps: int
+    validation_generations_logger: ValidationGenerationsLogger
     _dump_executor: ThreadPoolExecutor
 
     def _init_dump_executor(self) -> None:
@@ -72,12 +75,37 @@ class GenerationLogs:
     def _maybe_log_val_generations(
         self, inputs: Sequence[str], outputs: Sequence[str], scores: Sequence[float]
     ) -> None:
-        """Log ``trainer.log_val_generations`` samples, always the same ones of the same prompts."""
+        """Show ``trainer.log_val_generations`` samples, always the same ones of the same prompts."""
         wanted = int(self.config.trainer.get("log_val_generations") or 0)
         samples = sorted(zip(inputs, outputs, scores, strict=True))
         np.random.default_rng(42).shuffle(samples)
-        for prompt, answer, score in samples[:wanted]:
-            print(f"validation, step {self.global_steps}: {prompt!r} -> {answer!r} (score {score})")
+        if wanted:
+            self.validation_generations_logger.log(self.config.trainer.logger, samples[:wanted], self.global_steps)
+
+    def _val_metrics_update(
+        self,
+        data_sources: Sequence[str],
+        sample_uids: Sequence[str],
+        reward_extra_infos_dict: Mapping[str, Sequence[Any]],
+        sample_turns: Sequence[np.ndarray],
+    ) -> dict[str, float]:
+        """Figures of a validation under verl's names: ``val-core/`` for the mean, best and majority of all n answers.
+
+        The variable of ``val-core`` is ``acc`` where there is one, else ``reward``; all else is ``val-aux/``.
+        """
+        metrics: dict[str, float] = {}
+        for source, variables in process_validation_metrics(data_sources, sample_uids, reward_extra_infos_dict).items():
+            core = "acc" if "acc" in variables else "reward"
+            for variable, figures in variables.items():
+                most = max(int(name.rpartition("@")[2].partition("/")[0]) for name in figures)
+                for name, value in figures.items():
+                    is_core = variable == core and name.startswith(("mean", "maj", "best")) and f"@{most}" in name
+                    metrics[f"val-{'core' if is_core else 'aux'}/{source}/{variable}/{name}"] = value
+        if len(sample_turns):
+            turns = np.concatenate(sample_turns)
+            figures = {"min": turns.min(), "max": turns.max(), "mean": turns.mean()}
+            metrics |= {f"val-aux/num_turns/{name}": value for name, value in figures.items()}
+        return metrics
 
 
 def _write(file: Path, columns: Mapping[str, Sequence[Any]]) -> None:

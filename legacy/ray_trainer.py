@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -15,6 +14,7 @@ from compat.reward.helpers import compute_reward, extract_reward
 from compat.single_controller.pools import ResourcePoolManager
 from compat.single_controller.ray_worker_group import RayWorkerGroup
 from compat.single_controller.roles import Role
+from compat.utils.tracking import ValidationGenerationsLogger
 from legacy.generations import GenerationLogs
 from legacy.trainer import LegacyTrainer
 from runtime.balance import balanced_order
@@ -82,7 +82,10 @@ class RayPPOTrainer(GenerationLogs, LegacyTrainer):
         self._prepare(config, PromptSource(config, loaders))
         OmegaConf.set_readonly(self.config, False)
         self.kl_ctrl_in_reward = self.kl_controller
-        self._dump_executor = ThreadPoolExecutor(max_workers=1)
+        self.validation_generations_logger = ValidationGenerationsLogger(
+            self.config.trainer.project_name, self.config.trainer.experiment_name
+        )
+        self._init_dump_executor()
 
     def _create_dataloader(
         self,

@@ -68,6 +68,12 @@ def test_rename_is_in_place_and_simultaneous(make):
         data.rename(("ids",), ("x",))
 
 
+def test_a_column_that_keeps_its_name_keeps_its_place(make):
+    data = make()
+    before = list(data.batch.keys())
+    assert list(data.rename(before[0], before[0]).batch.keys()) == before
+
+
 def test_assignment_adds_a_column_of_the_right_size(make):
     data = make(2)
     data["token_level_scores"] = torch.ones(2, 4)
