@@ -69,7 +69,7 @@ def test_rename_is_in_place_and_simultaneous(make):
 
 
 def test_a_column_that_keeps_its_name_keeps_its_place(make):
-    data = make()
+    data = make(2)
     before = list(data.batch.keys())
     assert list(data.rename(before[0], before[0]).batch.keys()) == before
 
