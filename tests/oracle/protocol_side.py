@@ -180,7 +180,11 @@ def from_single(protocol, data):
 
 
 def move(_, data):
-    return (data.to("cpu").select(deepcopy=True),)
+    """Moved and copied. A batch that verl has unpickled is locked from then on (deviation P14): it is unlocked here."""
+    moved = data.to("cpu").select(deepcopy=True)
+    if moved.batch is not None:
+        moved.batch.unlock_()
+    return (moved,)
 
 
 OPERATIONS = {
