@@ -47,7 +47,7 @@ oracle: setup  ## verl 0.9.1 beside the project, for tests that compare with it
 	test -d .oracle/verl || bash tests/oracle/install.sh
 
 evidence: setup oracle  ## what is too long for CI; prints its counts
-	$(BIN)/python -m pytest -m 'slow' --override-ini addopts='-ra --import-mode=importlib'
+	$(BIN)/python -m pytest -m 'slow or evidence'
 	ORACLE_EXAMPLES=2000 $(BIN)/python -m pytest tests/oracle/test_oracle_protocol.py
 
 docs: setup  ## write the tables of docs/algorithms.md anew

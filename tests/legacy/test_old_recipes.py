@@ -52,6 +52,7 @@ def test_a_custom_estimator_loss_and_reward_manager_in_verls_own_loop(tmp_path):
     assert "'recipe/score_std'" in output
 
 
+@pytest.mark.evidence
 def test_the_custom_pieces_in_the_loop_of_dapo(tmp_path):
     """The same estimator, loss and reward manager in a loop that drives the groups itself."""
     output = run(

@@ -6,6 +6,8 @@ Each is read, or refused by one typed message that names a key or quotes what wa
 import random
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -365,3 +367,22 @@ def test_a_mutated_command_is_read_or_refused_by_name(start):
 def test_the_mutations_repeat_and_differ():
     assert [mutated(seed) for seed in range(20)] == [mutated(seed) for seed in range(20)]
     assert len({tuple(mutated(seed)) for seed in range(1000)}) > 990
+
+
+@pytest.mark.evidence
+@pytest.mark.parametrize("seed", range(0, 1000, 50))
+def test_a_mutated_command_as_a_program_says_the_same(seed):
+    """20 of the thousand as they are typed: `python -m verl.trainer.main_ppo` under `verlift exec`."""
+    words = mutated(seed)
+    program = ["python", "-m", "verl.trainer.main_ppo", "--cfg", "job", *words]
+    done = subprocess.run(
+        [sys.executable, "-m", "verlift.main", "exec", "--", *program],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    message = refusal(words)
+    assert "Traceback" not in done.stderr, done.stderr
+    assert done.returncode == (0 if message is None else 2), done.stderr
+    assert message is None or names_something(done.stderr, words), done.stderr
