@@ -20,6 +20,10 @@ class MissingColumnError(DataProtoError, KeyError):
     __str__ = Exception.__str__  # KeyError prints the repr of its message
 
 
+class MissingDimensionError(DataProtoError, IndexError):
+    """A column has fewer dimensions than an operation works on."""
+
+
 class ColumnTypeError(DataProtoError, TypeError, ValueError):
     """A value, or an index, has a type that cannot be used."""
 

@@ -11,7 +11,7 @@ import numpy as np
 from tensordict import TensorDict
 from torch import Tensor
 
-from compat.errors import ColumnTypeError, DataProtoError, MissingColumnError, UnequalSplitError
+from compat.errors import ColumnTypeError, DataProtoError, MissingColumnError, MissingDimensionError, UnequalSplitError
 from compat.protocol_rows import RowOperations
 from compat.union import check_meta_union, check_numpy_union, check_tensor_union, union_tensor_dict
 
@@ -160,7 +160,9 @@ def tensor_batch(tensors: Mapping[str, Any], num_batch_dims: int) -> TensorDict:
 
 
 def _unfold(key: str, column: Any, n_split: int) -> Any:
-    if column.ndim < 2 or column.shape[1] % n_split:
+    if column.ndim < 2:
+        raise MissingDimensionError(f"column {key!r} of shape {tuple(column.shape)} has no dim 1 to split")
+    if column.shape[1] % n_split:
         raise UnequalSplitError(
             f"column {key!r} of shape {tuple(column.shape)} does not divide into {n_split} on dim 1"
         )

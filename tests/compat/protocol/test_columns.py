@@ -172,6 +172,8 @@ def test_unfold_column_chunks():
     assert len(data.unfold_column_chunks(2)) == 4
     with pytest.raises(UnequalSplitError, match=r"'pairs' of shape \(2, 4\) does not divide into 3"):
         data.unfold_column_chunks(3, ["pairs"])
+    with pytest.raises(IndexError, match="no dim 1"):
+        DataProto.from_dict({"flat": torch.arange(2)}).unfold_column_chunks(1, ["flat"])
     arrays = DataProto.from_dict(non_tensors={"pairs": np.arange(8).reshape(2, 4)})
     assert arrays.unfold_column_chunks(2, ["pairs"]).non_tensor_batch["pairs"].tolist() == [
         [0, 1],
