@@ -83,8 +83,10 @@ class Checkpoints:
         older = sorted(
             (folder for folder in self.root.glob(f"{_STEP}*/{role}") if step_of(folder.parent) < step), key=_age
         )
-        for folder in older[: len(older) - keep + 1]:
+        for folder in older[: max(0, len(older) - (keep - 1))]:
             shutil.rmtree(folder)
+            if not any((folder.parent / other).exists() for other in _KEEP):
+                shutil.rmtree(folder.parent)
 
 
 def step_of(folder: Path) -> int:
