@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from compat.errors import MissingColumnError
+from compat.errors import LayoutError, MissingColumnError
 from compat.padding import (
     pack_left_padded,
     pack_right_padded,
@@ -92,10 +93,12 @@ def read_batch(data: DataProto, fields: Sequence[str]) -> TrajectoryBatch:
     tensors, columns_there = _tensors(data), column_names(data)
     if missing := [name for name in fields if name not in columns_there]:
         raise MissingColumnError(f"the DataProto has no {missing}; it has {sorted(columns_there)}")
-    width = tensors["prompts"].shape[1]
     mask = tensors["attention_mask"]
+    # Not of the prompts: old loops give a worker the columns that it needs, and those are not among them.
+    width = mask.shape[1] - tensors["responses"].shape[1]
     prompts = Segments.from_lengths(mask[:, :width].sum(1))
     responses = Segments.from_lengths(mask[:, width:].sum(1))
+    _check_padding(mask, width, prompts, responses)
     pack: dict[Level, Callable[[Tensor], Tensor]] = {
         Level.PROMPT: lambda padded: pack_left_padded(padded, prompts.lengths),
         Level.RESPONSE: lambda padded: pack_right_padded(padded, responses.lengths),
@@ -109,6 +112,18 @@ def read_batch(data: DataProto, fields: Sequence[str]) -> TrajectoryBatch:
         columns={name: pack[LEVELS[name]](tensors[name]) for name in fields if name in LEVELS},
         objects={name: data.non_tensor_batch[name] for name in fields if name not in LEVELS},
     )
+
+
+def _check_padding(mask: Tensor, width: int, prompts: Segments, responses: Segments) -> None:
+    """``LayoutError`` naming the first row with padding between its tokens: its columns would not fit each other."""
+    places = torch.arange(mask.shape[1], device=mask.device)
+    first, behind = width - prompts.lengths[:, None], width + responses.lengths[:, None]
+    bad = (mask.bool() != ((places >= first) & (places < behind))).any(1)
+    if bool(bad.any()):
+        raise LayoutError(
+            f"row {int(bad.nonzero()[0])} has padding between its tokens: prompts are padded at the left and responses "
+            "at the right; tokens that the model did not generate are 0 in response_mask, and 1 in attention_mask"
+        )
 
 
 @containers.answer.register

@@ -81,7 +81,8 @@ class ModelEngineWorker(Worker):
         """
         _refuse_remote(hdfs_path)
         self.model.save_checkpoint(local_path)
-        self._saved.append(local_path)
+        # A path that is written again is the newest one, and must not be dropped for its age.
+        self._saved = [*(path for path in self._saved if path != local_path), local_path]
         while max_ckpt_to_keep and len(self._saved) > max_ckpt_to_keep:
             oldest = self._saved.pop(0)
             if self.rank == 0:

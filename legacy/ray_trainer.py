@@ -96,7 +96,9 @@ class RayPPOTrainer(GenerationLogs, LegacyTrainer):
     ) -> None:
         """Make ``train_dataloader`` and ``val_dataloader`` (``None`` without ``data.val_files``) of what is given."""
         data = self.config.data
-        self.train_dataset = train_dataset or self._dataset(data.train_files, data.train_max_samples)
+        self.train_dataset = train_dataset
+        if train_dataset is None:
+            self.train_dataset = self._dataset(data.train_files, data.train_max_samples)
         self.val_dataset = val_dataset
         if val_dataset is None and data.val_files:
             self.val_dataset = self._dataset(data.val_files, data.val_max_samples)

@@ -7,6 +7,11 @@ from runtime.environment import set_worker_env
 set_worker_env()
 
 import pytest  # noqa: E402
+from hypothesis import settings  # noqa: E402
+
+# No test is timed: machines are noisy.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session")

@@ -36,8 +36,12 @@ def save_engine(engine: Engine, folder: str | os.PathLike[str]) -> None:
     dcp.save(_state(engine), checkpoint_id=beside)
     dist.barrier()
     if engine.rank == 0:
-        shutil.rmtree(target, ignore_errors=True)
+        replaced = target.with_name(f"{target.name}.replaced")
+        shutil.rmtree(replaced, ignore_errors=True)
+        if target.exists():
+            target.rename(replaced)
         beside.rename(target)
+        shutil.rmtree(replaced, ignore_errors=True)
     dist.barrier()
 
 

@@ -80,9 +80,9 @@ class Checkpoints:
         keep = self._settings[_KEEP[role]]
         if not keep:
             return
-        older = sorted(
-            (folder for folder in self.root.glob(f"{_STEP}*/{role}") if step_of(folder.parent) < step), key=_age
-        )
+        # Folders with other names below the root are somebody else's.
+        ours = (folder for folder in self.root.glob(f"{_STEP}*/{role}") if _is_step(folder.parent))
+        older = sorted((folder for folder in ours if step_of(folder.parent) < step), key=_age)
         for folder in older[: max(0, len(older) - (keep - 1))]:
             shutil.rmtree(folder)
             if not any((folder.parent / other).exists() for other in _KEEP):
@@ -91,10 +91,13 @@ class Checkpoints:
 
 def step_of(folder: Path) -> int:
     """The step of a checkpoint's folder. ``CheckpointError`` for a name of another form."""
-    number = folder.name.removeprefix(_STEP)
-    if not folder.name.startswith(_STEP) or not number.isdecimal():
+    if not _is_step(folder):
         raise CheckpointError(f"{folder} is no checkpoint: its name would be {_STEP}N")
-    return int(number)
+    return int(folder.name.removeprefix(_STEP))
+
+
+def _is_step(folder: Path) -> bool:
+    return folder.name.startswith(_STEP) and folder.name.removeprefix(_STEP).isdecimal()
 
 
 def find_latest_ckpt_path(path: str | os.PathLike[str] | None, directory_format: str = _STEP + "{}") -> str | None:

@@ -88,9 +88,15 @@ class PromptSource:
 
     def _loaded(self) -> Iterator[list[dict[str, Any]]]:
         """What the loader yields, epoch after epoch."""
+        empty_passes = 0
         while True:
+            empty_passes += 1
             for batch in self.loader:
+                empty_passes = 0
                 yield _samples(batch)
+            # The first pass of a run that was resumed at the end of an epoch is empty, too.
+            if empty_passes == 2:
+                raise DataError("a whole pass through the training data gave no batch; look at data.sampler")
             self._epoch += 1
 
     def validation_batches(self, step: int) -> Iterator[list[Submission]]:

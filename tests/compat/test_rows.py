@@ -6,6 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from compat.errors import LayoutError
 from compat.protocol import DataProto
 from compat.rows import answer, keys_of, read_batch, to_dataproto
 from runtime import containers
@@ -91,3 +92,16 @@ def test_a_missing_column_is_named():
     data = to_dataproto(make([(2, 1)]), 4, 3, pad_token_id=9)
     with pytest.raises(KeyError, match=r"has no \['values'\]"):
         read_batch(data, ["responses", "values"])
+
+
+def test_columns_of_responses_do_not_need_the_prompts():
+    data = to_dataproto(make([(2, 1), (3, 2)]), 4, 3, pad_token_id=9)
+    bare = data.select(["responses", "input_ids", "attention_mask", "position_ids"], [])
+    assert torch.equal(read_batch(bare, ["input_ids"])["input_ids"], read_batch(data, ["input_ids"])["input_ids"])
+
+
+def test_padding_between_tokens_is_refused_by_row():
+    data = to_dataproto(make([(2, 2), (3, 3)]), 4, 3, pad_token_id=9)
+    data.batch["attention_mask"][1, 5] = 0
+    with pytest.raises(LayoutError, match="row 1 has padding between its tokens"):
+        read_batch(data, ["responses"])

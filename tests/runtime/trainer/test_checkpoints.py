@@ -76,6 +76,14 @@ def test_the_newest_of_each_role_stay(tmp_path, keep, stay):
     assert len(list(tmp_path.glob("global_step_*"))) == len(stay)
 
 
+def test_a_folder_of_somebody_elses_is_left_alone(tmp_path):
+    (tmp_path / "global_step_1_hf" / "actor").mkdir(parents=True)
+    store = checkpoints(tmp_path, max_actor_ckpt_to_keep=1)
+    for step in (1, 2):
+        store.save(step, {"actor": Group()}, {})
+    assert there(tmp_path) == ["global_step_1_hf/actor", "global_step_2/actor"]
+
+
 def test_roles_are_kept_apart(tmp_path):
     store = checkpoints(tmp_path, max_actor_ckpt_to_keep=1, max_critic_ckpt_to_keep=2)
     for step in (1, 2, 3):
