@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,13 +24,12 @@ ROOT = Path(__file__).parents[2]
 MAX_LENGTH = 24
 
 
-@pytest.fixture(scope="session")
-def verl() -> Iterator[Callable[..., Any]]:
-    """``verl(function, **arguments)``: the answer of a function of ``verl_side.py``; an error there fails the test."""
+@contextmanager
+def _process(side: str) -> Iterator[Callable[..., Any]]:
     folder = ROOT / ".oracle"
     if not (folder / "verl").is_dir():
         pytest.skip("verl 0.9.1 is not in .oracle/: run tests/oracle/install.sh")
-    command = [sys.executable, str(Path(__file__).with_name("verl_side.py")), str(folder)]
+    command = [sys.executable, str(Path(__file__).with_name(side)), str(folder)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     pipe, null = subprocess.PIPE, subprocess.DEVNULL
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=null, env=environment) as process:
@@ -45,6 +45,19 @@ def verl() -> Iterator[Callable[..., Any]]:
 
         yield call
         process.stdin.close()
+
+
+@pytest.fixture(scope="session")
+def process_of_verl() -> Callable[[str], AbstractContextManager[Callable[..., Any]]]:
+    """``process_of_verl(side)``: a process that answers with the functions of the file ``side`` in this folder."""
+    return _process
+
+
+@pytest.fixture(scope="session")
+def verl() -> Iterator[Callable[..., Any]]:
+    """``verl(function, **arguments)``: the answer of a function of ``verl_side.py``; an error there fails the test."""
+    with _process("verl_side.py") as call:
+        yield call
 
 
 @dataclass

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import pickle
 import runpy
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -51,25 +47,9 @@ def tensors() -> dict[str, torch.Tensor]:
 
 
 @pytest.fixture(scope="module")
-def verl() -> Iterator[Callable[..., Any]]:
-    if not (FOLDER / "verl").is_dir():
-        pytest.skip("verl 0.9.1 is not in .oracle/: run tests/oracle/install.sh")
-    pipe, null = subprocess.PIPE, subprocess.DEVNULL
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(SIDE), str(FOLDER)]
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=null, env=environment) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-
-        def call(function: str, **arguments: Any) -> Any:
-            pickle.dump((function, arguments), process.stdin)
-            process.stdin.flush()
-            succeeded, answer = pickle.load(process.stdout)
-            assert succeeded, answer
-            return answer
-
+def verl(process_of_verl) -> Iterator[Callable[..., Any]]:
+    with process_of_verl("reward_side.py") as call:
         yield call
-        process.stdin.close()
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name != "prime"])

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
-import pickle
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -42,25 +38,9 @@ SOLUTIONS = [text.format(answer) for text in TEXTS for answer in ANSWERS]
 
 
 @pytest.fixture(scope="module")
-def verl() -> Iterator[Callable[..., Any]]:
-    if not (FOLDER / "verl").is_dir():
-        pytest.skip("verl 0.9.1 is not in .oracle/: run tests/oracle/install.sh")
-    command = [sys.executable, str(Path(__file__).with_name("reward_side.py")), str(FOLDER)]
-    pipe, null = subprocess.PIPE, subprocess.DEVNULL
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=null, env=environment) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-
-        def call(function: str, **arguments: Any) -> Any:
-            pickle.dump((function, arguments), process.stdin)
-            process.stdin.flush()
-            succeeded, answer = pickle.load(process.stdout)
-            assert succeeded, answer
-            return answer
-
+def verl(process_of_verl) -> Iterator[Callable[..., Any]]:
+    with process_of_verl("reward_side.py") as call:
         yield call
-        process.stdin.close()
 
 
 def ours(function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[str, Any]:
