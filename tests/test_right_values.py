@@ -69,7 +69,7 @@ class Run:
         """What ``fields`` hold after the stage ``until``: one list a row, rows in canonical order."""
         trainer = build_trainer(self.config)
         try:
-            trainer.workers.push_weights()
+            trainer.workers.policy_weights.bring_newest()
             (batch,) = trainer.prompts.batches()
             trainer.expect(batch)
             for stage in trainer.stage_names[: trainer.stage_names.index(until) + 1]:

@@ -69,7 +69,7 @@ def overrides(data_file: str, use_v1: bool, directory: str) -> list[str]:
 
 def play(trainer: Trainer, stages: Sequence[str]):
     """Run the stages of one step and keep what each returns."""
-    trainer.workers.push_weights()
+    trainer.workers.policy_weights.bring_newest()
     (prompts,) = trainer.prompts.batches()
     batch, series = prompts, {}
     for stage in stages:
