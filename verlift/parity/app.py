@@ -1,0 +1,35 @@
+"""What the commands of ``verlift parity`` share: the application they join, and their exit codes."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from runtime.errors import VerliftError
+
+COULD_NOT_RUN = 2
+
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="One line for every field, equal ones too.")]
+
+app = typer.Typer(
+    name="parity",
+    help="Prove that the legacy and the V1 trainer agree. "
+    "Exit 0: they do. 1: they diverged, or the run proves nothing. 2: it could not run.",
+    no_args_is_help=True,
+)
+
+
+def guarded(work: Callable[[], int]) -> int:
+    """The exit code of ``work``; 2 when it raises, so that no failure is read as a divergence."""
+    try:
+        return work()
+    except VerliftError as error:
+        print(f"PARITY COULD NOT RUN: {error}", file=sys.stderr)
+    except Exception as error:  # whatever it is, it is no verdict
+        traceback.print_exc()
+        print(f"PARITY COULD NOT RUN: {type(error).__name__}: {error}", file=sys.stderr)
+    return COULD_NOT_RUN

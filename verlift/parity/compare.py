@@ -1,0 +1,33 @@
+"""``verlift parity compare``: set two captures against each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from verlift.parity.app import Verbose, app, guarded
+
+
+@app.command()
+def compare(
+    left: Annotated[Path, typer.Argument(metavar="A", help="Directory of a capture.")],
+    right: Annotated[Path, typer.Argument(metavar="B", help="Directory of the capture to set against it.")],
+    report: Annotated[Path, typer.Option(help="Where to write the JSON report.")] = Path("report.json"),
+    verbose: Verbose = False,
+) -> None:
+    """Compare two captures stage by stage and name the first difference."""
+
+    def work() -> int:
+        # The harness imports torch, which takes seconds: `verlift --help` does not pay for it.
+        from parity_tests.capture import Capture
+        from parity_tests.compare import compare as compare_captures
+        from parity_tests.report import print_report, write_report
+
+        verdict = compare_captures(Capture.open(left), Capture.open(right))
+        write_report(verdict, report)
+        print_report(verdict, verbose=verbose)
+        return verdict.exit_code
+
+    raise typer.Exit(guarded(work))
