@@ -114,12 +114,16 @@ def package_versions() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class ColumnInfo:
-    """What the JSON file says of one packed column; dtype as safetensors names it for torch, such as ``float32``."""
+    """What the JSON file says of one packed column; dtype as safetensors names it for torch, such as ``float32``.
+
+    stored: whether its values are on disk; a golden baseline keeps of a large column the sha256 alone.
+    """
 
     dtype: str
     shape: tuple[int, ...]
     level: Level
     sha256: str
+    stored: bool = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,6 +149,8 @@ class StageCapture:
         """The packed column ``name``; CaptureError when the file is truncated or does not hash to what was written."""
         info = self.columns[name]
         file = self.path.with_suffix(".safetensors")
+        if not info.stored:
+            raise CaptureError(f"{self.path}: of column {name!r} only the sha256 was kept; it has no values to read")
         with opened(file) as tensors:
             column: Tensor = tensors.get_tensor(name)
         if (_dtype_name(column), tuple(column.shape), tensor_digest(column)) != (info.dtype, info.shape, info.sha256):
@@ -293,7 +299,9 @@ def _parse(path: Path, content: Mapping[str, Any]) -> StageCapture:
             prompts=Segments.from_lengths(content["prompt_lengths"]),
             responses=Segments.from_lengths(content["response_lengths"]),
             columns={
-                name: ColumnInfo(info["dtype"], tuple(info["shape"]), Level(info["level"]), info["sha256"])
+                name: ColumnInfo(
+                    info["dtype"], tuple(info["shape"]), Level(info["level"]), info["sha256"], info.get("stored", True)
+                )
                 for name, info in content["columns"].items()
             },
             objects=content["objects"],

@@ -8,6 +8,7 @@ from parity_tests.capture import Capture, stage_rank
 from parity_tests.difference import deep_differences
 from parity_tests.rows import join_rows
 from parity_tests.stages import StagePair, compare_stage
+from parity_tests.tolerances import tolerances_between
 from parity_tests.vacuity import vacuous_reasons
 from parity_tests.verdict import EXACT, FieldVerdict, Kind, Tolerance, Verdict, missing
 from parity_tests.weights import WEIGHTS_STAGE, compare_weights
@@ -25,20 +26,23 @@ def compare(
 ) -> Verdict:
     """Set ``right`` against ``left``; one column of each is in memory at a time.
 
-    tolerances: by stage (``weights`` for the exported ones); a stage that is not named is judged by its bits.
+    tolerances: by stage (``weights`` for the exported ones) or ``stage.field``; what is not named is judged by bits.
+    None judges all by bits where the fingerprints match, else models by ``tolerances.TABLE``, and the notes say so.
     by_position: match rows by (prompt position, session, index) instead of keys; None does so when no uid is shared.
 
     Raises CaptureError, naming the file, when a capture is truncated or was changed.
     """
     by_position = not _share_uids(left, right) if by_position is None else by_position
+    tolerances, note = tolerances_between(left, right) if tolerances is None else (tolerances, None)
     ours, theirs = ({name: side.manifest.get(name, {}) for name in _METADATA} for side in (left, right))
     return Verdict(
         labels=_labels(left, right),
-        fields=tuple(_compare_fields(left, right, tolerances or {}, by_position)),
+        fields=tuple(_compare_fields(left, right, tolerances, by_position)),
         vacuous=vacuous_reasons(left, right),
         metadata=deep_differences(ours, theirs, _EXPECTED),
         same_fingerprint=ours["fingerprint"] == theirs["fingerprint"],
         joined_by_position=by_position,
+        notes=(note,) if note else (),
     )
 
 
@@ -53,7 +57,7 @@ def _compare_fields(
                 continue
             stages = left.stage(step, name), right.stage(step, name)
             rows = join_rows(*stages, by_position)
-            yield from compare_stage(StagePair(*stages, rows, tolerances.get(name, EXACT)))
+            yield from compare_stage(StagePair(*stages, rows, tolerances))
     yield from compare_weights(left, right, tolerances.get(WEIGHTS_STAGE, EXACT))
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -21,12 +21,20 @@ _FIELD_ORDER = [name for stage in STAGES for name in (*stage.writes, *stage.may_
 
 @dataclass(frozen=True, eq=False)
 class StagePair:
-    """One stage on both sides, its rows matched."""
+    """One stage on both sides, its rows matched.
+
+    tolerances: by stage or by ``stage.field``, which comes first; what is not named is judged by its bits.
+    """
 
     left: StageCapture
     right: StageCapture
     rows: RowJoin
-    tolerance: Tolerance = EXACT
+    tolerances: Mapping[str, Tolerance] = field(default_factory=dict)
+
+    def tolerance(self, name: str) -> Tolerance:
+        """How far the values of a field may be apart."""
+        stage = self.left.stage
+        return self.tolerances.get(f"{stage}.{name}", self.tolerances.get(stage, EXACT))
 
     def equal(self, name: str, kind: Kind) -> FieldVerdict:
         """The verdict that a field of this stage is equal, to be changed by what is found."""
@@ -82,13 +90,15 @@ def _compare_column(pair: StagePair, name: str) -> FieldVerdict:
     if name not in pair.left.columns or name not in pair.right.columns:
         return pair.missing(name, Kind.COLUMN, name in pair.left.columns)
     ours, theirs = pair.left.columns[name], pair.right.columns[name]
-    # Both are read before anything is said, so that a damaged file never passes for a verdict.
-    values = pair.left.read(name), pair.right.read(name)
+    # What is stored is read before anything is said, so that a damaged file never passes for a verdict.
+    values = [side.read(name) for side in (pair.left, pair.right) if side.columns[name].stored]
     kinds = [f"{info.dtype} {list(info.shape[1:])} by {info.level}" for info in (ours, theirs)]
     if kinds[0] != kinds[1]:
         return pair.equal(name, Kind.COLUMN).diverged().at(left=kinds[0], right=kinds[1])
     if ours.sha256 == theirs.sha256 and pair.aligned(ours.level):
         return pair.equal(name, Kind.COLUMN).measured(None)
+    if len(values) < 2:
+        return _judge_digests(pair, name, Kind.COLUMN, ours.sha256, theirs.sha256)
     return _compare_tokens(pair, name, ours.level, *values)
 
 
@@ -100,7 +110,7 @@ def _compare_tokens(pair: StagePair, name: str, level: Level, left: Tensor, righ
     right = right[_places(pair.right.lengths(level), pair.rows.right, common)]
     found = difference(left, right)
     uneven = (ours != theirs).nonzero().flatten().tolist()
-    verdict = pair.equal(name, Kind.COLUMN).measured(found, pair.tolerance)
+    verdict = pair.equal(name, Kind.COLUMN).measured(found, pair.tolerance(name))
     if found is None and not uneven:
         return verdict
     if uneven:
@@ -146,7 +156,7 @@ def _compare_series(pair: StagePair, name: str) -> FieldVerdict:
     common = min(len(ours), len(theirs))
     left, right = (torch.tensor(side[:common], dtype=torch.float64) for side in (ours, theirs))
     found = difference(left, right)
-    verdict = pair.equal(name, Kind.SERIES).measured(found, pair.tolerance)
+    verdict = pair.equal(name, Kind.SERIES).measured(found, pair.tolerance(name))
     if len(ours) != len(theirs):
         verdict = verdict.diverged()
     if found is not None:
@@ -157,12 +167,14 @@ def _compare_series(pair: StagePair, name: str) -> FieldVerdict:
 
 
 def _compare_digest(pair: StagePair, name: str) -> FieldVerdict:
-    """A digest knows only equal or not: a stage with a tolerance leaves the judgement to the exported weights."""
     if name not in pair.left.digests or name not in pair.right.digests:
         return pair.missing(name, Kind.WEIGHTS, name in pair.left.digests)
     ours, theirs = pair.left.digests[name], pair.right.digests[name]
-    verdict = pair.equal(name, Kind.WEIGHTS)
-    if ours == theirs:
-        return verdict
-    judged = verdict.diverged() if pair.tolerance.exact else verdict.within()
+    return pair.equal(name, Kind.WEIGHTS) if ours == theirs else _judge_digests(pair, name, Kind.WEIGHTS, ours, theirs)
+
+
+def _judge_digests(pair: StagePair, name: str, kind: Kind, ours: str, theirs: str) -> FieldVerdict:
+    """Digests know only that values differ: a field with a tolerance leaves the judgement to those that are stored."""
+    verdict = pair.equal(name, kind)
+    judged = verdict.diverged() if pair.tolerance(name).exact else verdict.within()
     return judged.at(left=f"sha256:{ours[:12]}", right=f"sha256:{theirs[:12]}")

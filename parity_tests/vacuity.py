@@ -74,5 +74,5 @@ def _columns(capture: Capture, stage: str, column: str) -> Iterator[StageCapture
     for step, names in capture.index.items():
         if stage in names:
             found = capture.stage(step, stage)
-            if column in found.columns:
+            if column in found.columns and found.columns[column].stored:
                 yield found
