@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import metadata
@@ -17,22 +16,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from parity_tests.columns import pieces_of, read_ranges, row_pieces
 from parity_tests.storage import (
     FORMAT,
     FORMAT_VERSION,
     MANIFEST,
     WEIGHTS,
+    content_digest,
     file_digest,
     plain,
     read_json,
     write_json,
     written_beside,
 )
-from runtime.digests import tensor_digest
+from runtime.digests import TensorDigest, tensor_digest
 from runtime.errors import CaptureError
 from runtime.fields import STAGE_NAMES, Level
 from runtime.identity import TrajectoryKey
@@ -85,7 +85,8 @@ def write_manifest(
     files = {path.relative_to(root).as_posix(): file_digest(path) for path in sorted(root.glob("step_*/*.json"))}
     content = {"format": FORMAT, "version": FORMAT_VERSION, "files": files}
     made_with = {"config": config, "versions": versions, "seeds": seeds, "fingerprint": fingerprint}
-    write_json(root / MANIFEST, content | plain(made_with, "the manifest"))
+    content |= plain(made_with, "the manifest")
+    write_json(root / MANIFEST, content | {"sha256": content_digest(content)})
 
 
 def machine_fingerprint() -> dict[str, str]:
@@ -145,17 +146,51 @@ class StageCapture:
     series: Mapping[str, tuple[float, ...]]
     digests: Mapping[str, str]
 
+    @property
+    def file(self) -> Path:
+        """Where the columns are."""
+        return self.path.with_suffix(".safetensors")
+
     def read(self, name: str) -> Tensor:
-        """The packed column ``name``; CaptureError when the file is truncated or does not hash to what was written."""
-        info = self.columns[name]
-        file = self.path.with_suffix(".safetensors")
+        """The packed column ``name``, whole; CaptureError as for ``pieces``."""
+        return torch.cat(list(self.pieces(name)))
+
+    def pieces(self, name: str) -> Iterator[Tensor]:
+        """The packed column ``name`` in order, one piece of bounded size in memory at a time.
+
+        CaptureError, at the latest after the last piece, when the file is truncated or does not hash to what was
+        written; at once when only the sha256 was stored.
+        """
+        info, digest, dtype, entries = self.columns[name], TensorDigest(), "", 0
         if not info.stored:
             raise CaptureError(f"{self.path}: of column {name!r} only the sha256 was kept; it has no values to read")
-        with opened(file) as tensors:
-            column: Tensor = tensors.get_tensor(name)
-        if (_dtype_name(column), tuple(column.shape), tensor_digest(column)) != (info.dtype, info.shape, info.sha256):
-            raise CaptureError(f"{file}: column {name!r} does not match the sha256 of {self.path.name}; capture again")
-        return column
+        for piece in pieces_of(self.file, name):
+            digest.update(piece)
+            dtype, entries = _dtype_name(piece), entries + len(piece)
+            yield piece
+        if (dtype, (entries, *piece.shape[1:]), digest.hexdigest()) != (info.dtype, info.shape, info.sha256):
+            raise CaptureError(
+                f"{self.file}: column {name!r} does not match the sha256 of {self.path.name}; capture again"
+            )
+
+    def check(self, name: str) -> None:
+        """Read a column to its end; CaptureError as for ``pieces``."""
+        for _ in self.pieces(name):
+            pass
+
+    def row_sums(self, name: str) -> Tensor:
+        """Totals of a one-dimensional column by row, float64 ``[B]``, as ``Segments.sum`` adds; read by pieces."""
+        lengths = self.lengths(self.columns[name].level)
+        starts = lengths.cumsum(0) - lengths
+        sums = [
+            Segments.from_lengths(lengths[rows]).sum(self.read_ranges(name, starts[rows], (starts + lengths)[rows]))
+            for rows in row_pieces(lengths)
+        ]
+        return torch.cat([torch.zeros(0, dtype=torch.float64), *sums])
+
+    def read_ranges(self, name: str, starts: Tensor, stops: Tensor) -> Tensor:
+        """The slices ``start:stop`` of the packed column ``name``, one after another; what they hold is not checked."""
+        return read_ranges(self.file, name, starts.tolist(), stops.tolist())
 
     def lengths(self, level: Level) -> Tensor:
         """How many values of a column of ``level`` each row has, int64 ``[B]``."""
@@ -184,8 +219,10 @@ class Capture:
         if (manifest.get("format"), manifest.get("version")) != (FORMAT, FORMAT_VERSION):
             raise CaptureError(
                 f"{path} is of format {manifest.get('format')!r} version {manifest.get('version')!r}; "
-                f"this verlift reads {FORMAT!r} version {FORMAT_VERSION}"
+                f"this verlift reads {FORMAT!r} version {FORMAT_VERSION}; capture the run again"
             )
+        if manifest.pop("sha256", None) != content_digest(manifest):
+            raise CaptureError(f"{path} does not match its own sha256: it was changed after the run; capture it again")
         return cls(root, manifest)
 
     @property
@@ -226,16 +263,6 @@ class Capture:
         """The weights that were exported at the end of the run, or None."""
         path = self.directory / WEIGHTS
         return path if path.exists() else None
-
-
-@contextmanager
-def opened(file: Path) -> Iterator[Any]:
-    """A safetensors file, open; CaptureError naming it when it is missing or truncated or a tensor is not in it."""
-    try:
-        with safe_open(file, framework="pt") as tensors:
-            yield tensors
-    except (OSError, SafetensorError) as error:
-        raise CaptureError(f"{file} cannot be read ({error}); capture the run again") from error
 
 
 def stage_rank(name: str) -> tuple[int, str]:
@@ -291,7 +318,7 @@ def _describe_batch(batch: TrajectoryBatch | None) -> dict[str, Any]:
 
 def _parse(path: Path, content: Mapping[str, Any]) -> StageCapture:
     try:
-        return StageCapture(
+        stage = StageCapture(
             path=path,
             step=content["step"],
             stage=content["stage"],
@@ -308,5 +335,21 @@ def _parse(path: Path, content: Mapping[str, Any]) -> StageCapture:
             series={name: tuple(map(float, values)) for name, values in content["series"].items()},
             digests=content["digests"],
         )
-    except (KeyError, TypeError, ValueError) as error:
+        _check_sizes(stage)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise CaptureError(f"{path} is not a stage of a capture ({type(error).__name__}: {error})") from error
+    return stage
+
+
+def _check_sizes(stage: StageCapture) -> None:
+    """ValueError unless everything has the length that keys and lengths ask for."""
+    rows = len(stage.keys)
+    sizes = {"prompt_lengths": stage.prompts.num_rows, "response_lengths": stage.responses.num_rows}
+    sizes |= {f"objects {name!r}": len(values) for name, values in stage.objects.items()}
+    expected = dict.fromkeys(sizes, rows)
+    for name, info in stage.columns.items():
+        sizes[f"column {name!r}"] = info.shape[0]
+        expected[f"column {name!r}"] = int(stage.lengths(info.level).sum())
+    for name, size in sizes.items():
+        if size != expected[name]:
+            raise ValueError(f"{name}: {size} values, expected {expected[name]} for {rows} keys")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,19 +36,26 @@ def difference(left: Tensor, right: Tensor) -> Difference | None:
 
     The same NaN on both sides is equal; 0.0 and -0.0 are not: they are one ulp apart.
     """
-    if left.shape != right.shape or left.dtype != right.dtype:
-        raise ValueError(f"{left.dtype} {tuple(left.shape)} cannot be set against {right.dtype} {tuple(right.shape)}")
-    differs = _bits(left) != _bits(right)
-    if not bool(differs.any()):
-        return None
-    places = differs.reshape(len(differs), -1).any(1).nonzero()
-    gaps = _gaps(left[differs], right[differs])
-    return Difference(
-        first=int(places[0]),
-        max_abs=float(gaps.max()),
-        mean_abs=float(gaps.sum()) / left.numel(),
-        max_ulp=_max_ulp(left[differs], right[differs]) if left.is_floating_point() else None,
-    )
+    return difference_of_pieces([(left, right)])
+
+
+def difference_of_pieces(pieces: Iterable[tuple[Tensor, Tensor]]) -> Difference | None:
+    """The ``difference`` of pieces put together on dim 0, one pair in memory at a time."""
+    first: int | None = None
+    entries = values = 0
+    largest = total = 0.0
+    ulps: list[int] = []
+    for left, right in pieces:
+        differs = _differs(left, right)
+        if bool(differs.any()):
+            if first is None:
+                first = entries + int(differs.reshape(len(differs), -1).any(1).nonzero()[0])
+            left_values, right_values = left[differs], right[differs]
+            gaps = _gaps(left_values, right_values)
+            largest, total = max(largest, float(gaps.max())), total + float(gaps.sum())
+            ulps += _max_ulp(left_values, right_values)
+        entries, values = entries + len(left), values + left.numel()
+    return None if first is None else Difference(first, largest, total / values, max(ulps, default=None))
 
 
 def deep_differences(left: Any, right: Any, ignored: Sequence[str] = ()) -> dict[str, tuple[Any, Any]]:
@@ -76,6 +83,12 @@ def _side(value: Any) -> Any:
     return None if value is notpresent else value
 
 
+def _differs(left: Tensor, right: Tensor) -> Tensor:
+    if left.shape != right.shape or left.dtype != right.dtype:
+        raise ValueError(f"{left.dtype} {tuple(left.shape)} cannot be set against {right.dtype} {tuple(right.shape)}")
+    return _bits(left) != _bits(right)
+
+
 def _bits(values: Tensor) -> Tensor:
     return values.contiguous().view(_BITS[values.element_size()])
 
@@ -87,12 +100,15 @@ def _gaps(left: Tensor, right: Tensor) -> Tensor:
     return gaps.masked_fill(gaps.isnan(), math.inf).masked_fill(both, 0.0)
 
 
-def _max_ulp(left: Tensor, right: Tensor) -> int | None:
+def _max_ulp(left: Tensor, right: Tensor) -> list[int]:
+    """The most representable floats between two values of ``left`` and ``right [D]``; none when there are none."""
+    if not left.is_floating_point():
+        return []
     numbers = ~(left.isnan() | right.isnan())
     if not bool(numbers.any()):
-        return None
+        return []
     a, b = _rank(left[numbers]), _rank(right[numbers])
-    return int(np.where(a > b, a - b, b - a).max())
+    return [int(np.where(a > b, a - b, b - a).max())]
 
 
 def _rank(values: Tensor) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -10,7 +11,8 @@ import torch
 from torch import Tensor
 
 from parity_tests.capture import StageCapture
-from parity_tests.difference import Difference, deep_differences, difference, shown
+from parity_tests.columns import row_pieces
+from parity_tests.difference import Difference, deep_differences, difference, difference_of_pieces, shown
 from parity_tests.rows import RowJoin
 from parity_tests.verdict import EXACT, FieldVerdict, Kind, Status, Tolerance, missing
 from runtime.fields import STAGES, Level
@@ -90,25 +92,25 @@ def _compare_column(pair: StagePair, name: str) -> FieldVerdict:
     if name not in pair.left.columns or name not in pair.right.columns:
         return pair.missing(name, Kind.COLUMN, name in pair.left.columns)
     ours, theirs = pair.left.columns[name], pair.right.columns[name]
-    # What is stored is read before anything is said, so that a damaged file never passes for a verdict.
-    values = [side.read(name) for side in (pair.left, pair.right) if side.columns[name].stored]
+    # What is stored is read to the end before anything is said, so that a damaged file never passes for a verdict.
+    stored = [side for side in (pair.left, pair.right) if side.columns[name].stored]
+    for side in stored:
+        side.check(name)
     kinds = [f"{info.dtype} {list(info.shape[1:])} by {info.level}" for info in (ours, theirs)]
     if kinds[0] != kinds[1]:
         return pair.equal(name, Kind.COLUMN).diverged().at(left=kinds[0], right=kinds[1])
     if ours.sha256 == theirs.sha256 and pair.aligned(ours.level):
         return pair.equal(name, Kind.COLUMN).measured(None)
-    if len(values) < 2:
+    if len(stored) < 2:
         return _judge_digests(pair, name, Kind.COLUMN, ours.sha256, theirs.sha256)
-    return _compare_tokens(pair, name, ours.level, *values)
+    return _compare_tokens(pair, name, ours.level)
 
 
-def _compare_tokens(pair: StagePair, name: str, level: Level, left: Tensor, right: Tensor) -> FieldVerdict:
+def _compare_tokens(pair: StagePair, name: str, level: Level) -> FieldVerdict:
     """Compare the tokens that both sides have; a row that is longer on one side diverges where the other ends."""
     ours, theirs = pair.lengths(level)
     common = Segments.from_lengths(torch.minimum(ours, theirs))
-    left = left[_places(pair.left.lengths(level), pair.rows.left, common)]
-    right = right[_places(pair.right.lengths(level), pair.rows.right, common)]
-    found = difference(left, right)
+    found = difference_of_pieces(_common_values(pair, name, level, common))
     uneven = (ours != theirs).nonzero().flatten().tolist()
     verdict = pair.equal(name, Kind.COLUMN).measured(found, pair.tolerance(name))
     if found is None and not uneven:
@@ -119,21 +121,33 @@ def _compare_tokens(pair: StagePair, name: str, level: Level, left: Tensor, righ
     key = pair.rows.keys[row]
     if token == int(common.lengths[row]):
         return verdict.at(key, token, f"a row of {int(ours[row])}", f"a row of {int(theirs[row])}")
-    place = int(common.offsets[row]) + token
-    return verdict.at(key, None if level is Level.ROW else token, shown(left[place]), shown(right[place]))
+    left, right = (values[token] for values in _values_of(pair, name, level, common, torch.tensor([row])))
+    return verdict.at(key, None if level is Level.ROW else token, shown(left), shown(right))
 
 
-def _places(lengths: Tensor, rows: Tensor, common: Segments) -> Tensor:
-    """Packed indices of the first ``common`` tokens of ``rows [J]``, in a column whose rows have ``lengths [B]``."""
-    starts = lengths.cumsum(0) - lengths
-    return starts[rows][common.rows] + common.positions
+def _common_values(pair: StagePair, name: str, level: Level, common: Segments) -> Iterator[tuple[Tensor, Tensor]]:
+    """The first ``common`` tokens of the matched rows on both sides, in pieces of whole rows."""
+    width = math.prod(pair.left.columns[name].shape[1:])
+    for rows in row_pieces(common.lengths, width):
+        yield _values_of(pair, name, level, common, rows)
+
+
+def _values_of(pair: StagePair, name: str, level: Level, common: Segments, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """The first ``common`` tokens of the matched rows ``rows`` on both sides."""
+    sides = []
+    for side, places in ((pair.left, pair.rows.left[rows]), (pair.right, pair.rows.right[rows])):
+        lengths = side.lengths(level)
+        starts = (lengths.cumsum(0) - lengths)[places]
+        sides.append(side.read_ranges(name, starts, starts + common.lengths[rows]))
+    return sides[0], sides[1]
 
 
 def _first_place(common: Segments, found: Difference | None, uneven: list[int]) -> tuple[int, int]:
     """(row, token) of the first difference: of a value, or of the end of a row."""
     places = [(row, int(common.lengths[row])) for row in uneven[:1]]
     if found is not None:
-        places.append((int(common.rows[found.first]), int(common.positions[found.first])))
+        row = int(torch.searchsorted(common.offsets, found.first, right=True)) - 1
+        places.append((row, found.first - int(common.offsets[row])))
     return min(places)
 
 

@@ -24,7 +24,7 @@ from torch import Tensor
 from runtime.errors import CaptureError
 
 FORMAT = "verlift-capture"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
 WEIGHTS = "weights.safetensors"
 
@@ -62,7 +62,7 @@ def read_json(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise CaptureError(f"{path} is missing; capture the run again") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CaptureError(f"{path} cannot be read ({error}); capture the run again") from error
     if not isinstance(content, dict):
         raise CaptureError(f"{path} is not a file of a capture: it holds a {type(content).__name__}")
@@ -76,6 +76,12 @@ def file_digest(path: Path) -> str:
             return hashlib.file_digest(stream, "sha256").hexdigest()
     except OSError as error:
         raise CaptureError(f"{path} cannot be read ({error}); capture the run again") from error
+
+
+def content_digest(content: Mapping[str, Any]) -> str:
+    """The sha256 of a JSON object, however its text is indented."""
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def plain(value: Any, name: str) -> Any:

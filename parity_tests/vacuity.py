@@ -36,7 +36,7 @@ def _stages_not_run(capture: Capture) -> Iterator[str]:
 
 def _zero_advantages(capture: Capture) -> Iterator[str]:
     columns = list(_columns(capture, "advantage", "advantages"))
-    if columns and not any(bool(stage.read("advantages").count_nonzero()) for stage in columns):
+    if columns and not any(bool(piece.any()) for stage in columns for piece in stage.pieces("advantages")):
         yield "all advantages are zero"
 
 
@@ -44,7 +44,7 @@ def _groups_without_spread(capture: Capture) -> Iterator[str]:
     """Groups of one have nothing to spread over; they are not counted."""
     counted = spread = 0
     for stage in _columns(capture, "reward", "token_level_scores"):
-        scores = stage.responses.sum(stage.read("token_level_scores"))
+        scores = stage.row_sums("token_level_scores")
         groups: dict[str, list[float]] = {}
         for key, score in zip(stage.keys, scores.tolist(), strict=True):
             groups.setdefault(key.uid, []).append(score)

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from torch import Tensor
 
-from parity_tests.capture import Capture, opened
-from parity_tests.difference import difference, shown
+from parity_tests.capture import Capture
+from parity_tests.columns import dtype_of, opened, pieces_of, shape_of
+from parity_tests.difference import difference_of_pieces, shown
 from parity_tests.verdict import FieldVerdict, Kind, Status, Tolerance, missing
 
 WEIGHTS_STAGE = "weights"
@@ -26,7 +27,7 @@ def compare_weights(left: Capture, right: Capture, tolerance: Tolerance) -> Iter
         if name not in ours or name not in theirs:
             yield missing(step, WEIGHTS_STAGE, name, Kind.WEIGHTS, in_left=name in ours)
         else:
-            yield _compare_weight(step, name, _read(left.weights, name), _read(right.weights, name), tolerance)
+            yield _compare_weight(step, name, left.weights, right.weights, tolerance)
 
 
 def read_weights(capture: Capture) -> Iterator[tuple[str, Tensor]]:
@@ -47,13 +48,22 @@ def _read(file: Path, name: str) -> Tensor:
     return tensor
 
 
-def _compare_weight(step: int, name: str, ours: Tensor, theirs: Tensor, tolerance: Tolerance) -> FieldVerdict:
-    kinds = [f"{tensor.dtype} {list(tensor.shape)}" for tensor in (ours, theirs)]
+def _compare_weight(step: int, name: str, left: Path, right: Path, tolerance: Tolerance) -> FieldVerdict:
+    kinds = [f"{dtype_of(file, name)} {list(shape_of(file, name))}" for file in (left, right)]
     if kinds[0] != kinds[1]:
         return FieldVerdict(step, WEIGHTS_STAGE, name, Kind.WEIGHTS, Status.DIVERGED, left=kinds[0], right=kinds[1])
-    flat, other = ours.reshape(-1), theirs.reshape(-1)
-    found = difference(flat, other)
+    found = difference_of_pieces(_flat_pieces(name, left, right))
     verdict = FieldVerdict(step, WEIGHTS_STAGE, name, Kind.WEIGHTS, Status.EQUAL).measured(found, tolerance)
     if found is None:
         return verdict
-    return verdict.at(left=shown(flat[found.first]), right=shown(other[found.first]))
+    return verdict.at(left=_shown(left, name, found.first), right=_shown(right, name, found.first))
+
+
+def _flat_pieces(name: str, left: Path, right: Path) -> Iterator[tuple[Tensor, Tensor]]:
+    for ours, theirs in zip(pieces_of(left, name), pieces_of(right, name), strict=True):
+        yield ours.reshape(-1), theirs.reshape(-1)
+
+
+def _shown(file: Path, name: str, place: int) -> str:
+    with opened(file) as tensors:
+        return shown(tensors.get_tensor(name).reshape(-1)[place])

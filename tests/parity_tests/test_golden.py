@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 from parity_tests import golden
+from parity_tests.capture import write_manifest
 from parity_tests.storage import WEIGHTS
 from parity_tests.tolerances import TABLE
 from parity_tests.verdict import Status
@@ -28,8 +29,9 @@ def baseline(sides, tmp_path):
 def refingerprint(baseline, **changes):
     """The baseline as another machine would have recorded it."""
     for capture in baseline.captures.values():
-        made = {**capture.manifest, "fingerprint": {**capture.manifest["fingerprint"], **changes}}
-        (capture.directory / "manifest.json").write_text(json.dumps(made))
+        made = capture.manifest
+        fingerprint = {**made["fingerprint"], **changes}
+        write_manifest(capture.directory, capture.config, made["versions"], made["seeds"], fingerprint)
     files = {name: golden.file_digest(baseline.directory / name) for name in baseline.manifest["files"]}
     (baseline.directory / golden.BASELINE).write_text(json.dumps({**baseline.manifest, "files": files}))
     return golden.Baseline.open(baseline.directory)
