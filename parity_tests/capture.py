@@ -235,6 +235,11 @@ class Capture:
         """``v1`` or ``legacy``, after ``trainer.use_v1``."""
         return "v1" if self.config.get("trainer", {}).get("use_v1", True) else "legacy"
 
+    @property
+    def partial(self) -> bool:
+        """Whether a recorder made it, which sees what a user hands it and not all that a trainer does."""
+        return bool(self.manifest.get("partial", False))
+
     @cached_property
     def index(self) -> Mapping[int, tuple[str, ...]]:
         """Step -> its stages in the order in which trainers run them; names that are not ours come last."""

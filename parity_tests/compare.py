@@ -10,7 +10,7 @@ from parity_tests.rows import join_rows
 from parity_tests.stages import StagePair, compare_stage
 from parity_tests.tolerances import tolerances_between
 from parity_tests.vacuity import vacuous_reasons
-from parity_tests.verdict import EXACT, FieldVerdict, Kind, Tolerance, Verdict, missing
+from parity_tests.verdict import EXACT, FieldVerdict, Kind, Status, Tolerance, Verdict, missing
 from parity_tests.weights import WEIGHTS_STAGE, compare_weights
 
 # What the two sides of one run differ in by construction: the switch, and where each writes.
@@ -34,10 +34,15 @@ def compare(
     """
     by_position = not _share_uids(left, right) if by_position is None else by_position
     tolerances, note = tolerances_between(left, right) if tolerances is None else (tolerances, None)
+    found = list(_compare_fields(left, right, tolerances, by_position))
+    fields = [verdict for verdict in found if not _unrecorded(verdict, left, right)]
+    if len(fields) < len(found):
+        unseen = f"{len(found) - len(fields)} fields were not compared, because a recorder did not see them on one side"
+        note = f"{unseen}; {note}" if note else unseen
     ours, theirs = ({name: side.manifest.get(name, {}) for name in _METADATA} for side in (left, right))
     return Verdict(
         labels=_labels(left, right),
-        fields=tuple(_compare_fields(left, right, tolerances, by_position)),
+        fields=tuple(fields),
         vacuous=vacuous_reasons(left, right),
         metadata=deep_differences(ours, theirs, _EXPECTED),
         same_fingerprint=ours["fingerprint"] == theirs["fingerprint"],
@@ -59,6 +64,12 @@ def _compare_fields(
             rows = join_rows(*stages, by_position)
             yield from compare_stage(StagePair(*stages, rows, tolerances))
     yield from compare_weights(left, right, tolerances.get(WEIGHTS_STAGE, EXACT))
+
+
+def _unrecorded(verdict: FieldVerdict, left: Capture, right: Capture) -> bool:
+    """Whether only one side has this field because the other was made by a recorder."""
+    without = left if verdict.left == "missing" else right
+    return verdict.status is Status.MISSING and without.partial
 
 
 def _share_uids(left: Capture, right: Capture) -> bool:

@@ -67,12 +67,15 @@ def exact_advantages(config: Mapping[str, Any]) -> dict[str, Tolerance]:
 def tolerances_between(left: Capture, right: Capture) -> tuple[dict[str, Tolerance], str | None]:
     """What two captures are judged by, and a note that says so: bits, where their fingerprints match, else the table.
 
-    Of two dtypes the coarser decides.
+    Of two dtypes the coarser decides. verl adds in float32 what an advantage is made of, so that no advantage of a
+    recorder's capture is judged by bits.
     """
     if left.manifest.get("fingerprint", {}) == right.manifest.get("fingerprint", {}):
         return {}, None
     ours, theirs = tolerances_of(left.config), tolerances_of(right.config)
     wider = {place: max(ours.get(place, EXACT), theirs.get(place, EXACT), key=_width) for place in ours | theirs}
+    if left.partial or right.partial:
+        wider = {place: tolerance for place, tolerance in wider.items() if not place.startswith("advantage.")}
     return wider, f"the fingerprints differ, so that these are judged by tolerance, all else by bits: {told(wider)}"
 
 

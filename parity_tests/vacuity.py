@@ -12,10 +12,14 @@ from runtime.trainer.stages import configured_stages, updates_actor
 
 
 def vacuous_reasons(*captures: Capture) -> tuple[str, ...]:
-    """Every reason that holds for any of ``captures``, each told once with what was counted."""
+    """Every reason that holds for any of ``captures``, each told once with what was counted.
+
+    A recorder's capture is not asked for stages and weights that its user did not hand it.
+    """
     reasons: dict[str, None] = {}
     for capture in captures:
-        for check in (_stages_not_run, _zero_advantages, _groups_without_spread, _weights_unchanged):
+        of_whole_runs = () if capture.partial else (_stages_not_run, _weights_unchanged)
+        for check in (*of_whole_runs, _zero_advantages, _groups_without_spread):
             reasons.update(dict.fromkeys(check(capture)))
     return tuple(reasons)
 

@@ -1,0 +1,1 @@
+"""A file for users of verl to copy beside their trainer; nothing of ours imports it."""
