@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,8 @@ import torch
 from deepdiff import DeepDiff
 from deepdiff.helper import notpresent
 from torch import Tensor
+
+from parity_tests.histogram import Histogram, histogram
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _UNSIGNED = {2: np.uint16, 4: np.uint32, 8: np.uint64}
@@ -23,12 +27,15 @@ class Difference:
 
     first: place on dim 0 of the first difference. max_abs, mean_abs: over all elements, infinite when a NaN faces a
     number. max_ulp: the most representable floats between two values, over pairs without a NaN; None if there are none.
+    size: elements compared. histogram: of the distances of those that differ.
     """
 
     first: int
     max_abs: float
     mean_abs: float
     max_ulp: int | None
+    size: int
+    histogram: Histogram
 
 
 def difference(left: Tensor, right: Tensor) -> Difference | None:
@@ -45,6 +52,7 @@ def difference_of_pieces(pieces: Iterable[tuple[Tensor, Tensor]]) -> Difference 
     entries = values = 0
     largest = total = 0.0
     ulps: list[int] = []
+    distances: list[Histogram] = []
     for left, right in pieces:
         differs = _differs(left, right)
         if bool(differs.any()):
@@ -54,8 +62,11 @@ def difference_of_pieces(pieces: Iterable[tuple[Tensor, Tensor]]) -> Difference 
             gaps = _gaps(left_values, right_values)
             largest, total = max(largest, float(gaps.max())), total + float(gaps.sum())
             ulps += _max_ulp(left_values, right_values)
+            distances.append(histogram(gaps))
         entries, values = entries + len(left), values + left.numel()
-    return None if first is None else Difference(first, largest, total / values, max(ulps, default=None))
+    if first is None:
+        return None
+    return Difference(first, largest, total / values, max(ulps, default=None), values, reduce(add, distances))
 
 
 def deep_differences(left: Any, right: Any, ignored: Sequence[str] = ()) -> dict[str, tuple[Any, Any]]:

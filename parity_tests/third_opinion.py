@@ -12,6 +12,7 @@ from torch import Tensor
 
 from parity_tests.capture import Capture, StageCapture
 from parity_tests.difference import shown
+from parity_tests.histogram import histogram
 from parity_tests.reference import reference_step
 from parity_tests.reference_settings import settings_of, value_at
 from parity_tests.vacuity import vacuous_reasons
@@ -100,4 +101,5 @@ def _compare(
     place = int(beyond[0] if len(beyond) else gaps.argmax())
     status = Status.DIVERGED if len(beyond) else Status.WITHIN
     verdict = FieldVerdict(STEP, stage, name, kind, status, float(gaps.max()), float(gaps.mean()))
+    verdict = replace(verdict, size=len(gaps), histogram=histogram(gaps[gaps > 0]))
     return verdict.at(left=shown(ours[place].float()), right=shown(theirs[place].float())), place

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from parity_tests.difference import Difference
+from parity_tests.histogram import Histogram
 
 
 class Status(StrEnum):
@@ -64,7 +65,8 @@ class FieldVerdict:
 
     max_abs, mean_abs, max_ulp: None where there is nothing to subtract. key: the first trajectory key that differs, as
     the left side names it; ``mini-batch:N`` for a series. token: its first differing token, counted within the prompt,
-    response or sequence of that row; None for a field without tokens. left, right: the two values there.
+    response or sequence of that row; None for a field without tokens. left, right: the two values there. size: values
+    compared, and histogram: the distances of those that differ; None where nothing was subtracted or nothing differs.
     """
 
     step: int
@@ -79,6 +81,8 @@ class FieldVerdict:
     token: int | None = None
     left: str | None = None
     right: str | None = None
+    size: int | None = None
+    histogram: Histogram | None = None
 
     def measured(self, found: Difference | None, tolerance: Tolerance = EXACT) -> FieldVerdict:
         """With the distances of ``found`` and the status that ``tolerance`` gives them; None means no difference."""
@@ -90,6 +94,8 @@ class FieldVerdict:
             max_abs=found.max_abs,
             mean_abs=found.mean_abs,
             max_ulp=found.max_ulp,
+            size=found.size,
+            histogram=found.histogram,
         )
 
     def at(
