@@ -98,7 +98,7 @@ def records() -> Records:
     return synthetic_records()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def synthetic() -> Callable[..., Records]:
     return synthetic_records
 
@@ -123,9 +123,59 @@ def save(tmp_path: Path) -> Callable[..., Capture]:
     return write
 
 
+@pytest.fixture(scope="module")
+def save_module(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Capture]:
+    """The same for captures that several tests read; each goes into a folder of its own."""
+
+    def write(name: str, records: Mapping[Any, StageRecord]) -> Capture:
+        return save_capture(tmp_path_factory.mktemp("capture") / name, list(records.values()), config_of(name == "v1"))
+
+    return write
+
+
 def save_capture(directory: Path, records: Sequence[StageRecord], config: Mapping[str, Any]) -> Capture:
     hook = CaptureHook(directory)
     for record in records:
         hook(record)
     write_manifest(directory, config, package_versions(), {"rollout": 0}, machine_fingerprint())
     return Capture.open(directory)
+
+
+HOSTILE = "<script>alert('&')</script>"
+"""Text that a page must show and never run."""
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> tuple[Capture, Capture]:
+    """Two captures with markup in uid, prompt, response and config, which part at the ``<`` of a response."""
+    from transformers import AutoTokenizer
+
+    from runtime.fs import copy_to_local
+
+    model = "tiny://model?seed=0"
+    ids = AutoTokenizer.from_pretrained(copy_to_local(model))(HOSTILE, add_special_tokens=False)["input_ids"]
+    keys = tuple(TrajectoryKey(HOSTILE, session, 0) for session in range(2))
+    lengths = Segments.from_lengths([len(ids)] * 2)
+    tokens = torch.tensor(ids * 2)
+    bare = TrajectoryBatch(keys, lengths, lengths, {})
+    prompts = np.array([HOSTILE, HOSTILE], dtype=object)
+    rows = {"raw_prompt": prompts, "row_number": np.array([43, 43]), "data_source": prompts}
+    columns = {"prompts": tokens, "responses": tokens, "response_mask": torch.ones_like(tokens)}
+    captures = []
+    for name in ("legacy", "v1"):
+        entropy = torch.full((len(tokens),), 0.25)
+        entropy[len(ids) :] += 0.5 * (name == "v1")
+        records = [
+            StageRecord(1, "rollout", dataclasses.replace(bare.with_columns(columns), objects=rows)),
+            StageRecord(1, "old_log_prob", bare.with_columns({"entropy": entropy})),
+        ]
+        config = config_of(name == "v1")
+        config["actor_rollout_ref"]["model"] = {"path": model, "tokenizer_path": None}
+        config[HOSTILE] = f"{HOSTILE} of {name}"
+        captures.append(save_capture(tmp_path_factory.mktemp(name) / name, records, config))
+    return captures[0], captures[1]
+
+
+@pytest.fixture(scope="session")
+def markup() -> str:
+    return HOSTILE

@@ -14,6 +14,12 @@ from runtime.errors import VerliftError
 COULD_NOT_RUN = 2
 
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="One line for every field, equal ones too.")]
+GitHub = Annotated[
+    bool | None,
+    typer.Option(
+        "--github/--no-github", help="Print annotations for GitHub Actions.", show_default="when GITHUB_ACTIONS=true"
+    ),
+]
 
 app = typer.Typer(
     name="parity",

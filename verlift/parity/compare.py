@@ -7,14 +7,17 @@ from typing import Annotated
 
 import typer
 
-from verlift.parity.app import Verbose, app, guarded
+from verlift.parity.app import GitHub, Verbose, app, guarded
 
 
 @app.command()
 def compare(
     left: Annotated[Path, typer.Argument(metavar="A", help="Directory of a capture.")],
     right: Annotated[Path, typer.Argument(metavar="B", help="Directory of the capture to set against it.")],
-    report: Annotated[Path, typer.Option(help="Where to write the JSON report.")] = Path("report.json"),
+    report: Annotated[
+        Path, typer.Option(help="Where to write the JSON report; JUnit XML and the HTML page go beside it.")
+    ] = Path("report.json"),
+    github: GitHub = None,
     verbose: Verbose = False,
 ) -> None:
     """Compare two captures stage by stage and name the first difference."""
@@ -23,11 +26,10 @@ def compare(
         # The harness imports torch, which takes seconds: `verlift --help` does not pay for it.
         from parity_tests.capture import Capture
         from parity_tests.compare import compare as compare_captures
-        from parity_tests.report import print_report, write_report
+        from parity_tests.report import Outputs, Report, tell
 
-        verdict = compare_captures(Capture.open(left), Capture.open(right))
-        write_report(verdict, report)
-        print_report(verdict, verbose=verbose)
-        return verdict.exit_code
+        captures = Capture.open(left), Capture.open(right)
+        found = Report.of(compare_captures(*captures), *captures)
+        return tell(found, Outputs.beside(report), github, verbose)
 
     raise typer.Exit(guarded(work))

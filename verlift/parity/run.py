@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from verlift.options import ConfigName, ConfigPath, Overrides, read_config
-from verlift.parity.app import Verbose, app, guarded
+from verlift.parity.app import GitHub, Verbose, app, guarded
 
 
 @app.command()
@@ -21,22 +21,23 @@ def run(
         int | None, typer.Option(min=1, help="Training steps; by default trainer.total_training_steps, or 2.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="New folder for captures and report.json.", show_default="runs/parity-TIME")
+        Path | None, typer.Option(help="New folder for captures and reports.", show_default="runs/parity-TIME")
     ] = None,
     weights: Annotated[bool, typer.Option(help="Compare the weights after the last step, too.")] = True,
+    github: GitHub = None,
     verbose: Verbose = False,
 ) -> None:
     """Run the legacy and the V1 trainer on one config and compare every stage of every step."""
 
     def work() -> int:
         config = read_config(config_name, config_path, overrides)
-        from parity_tests.report import print_report, write_report
-        from parity_tests.run import run_parity
+        from parity_tests.capture import Capture
+        from parity_tests.report import Outputs, Report, tell
+        from parity_tests.run import TRAINERS, run_parity
 
         directory = out or Path("runs") / f"parity-{datetime.now():%Y%m%d-%H%M%S}"
         verdict = run_parity(config, directory, steps, weights)
-        write_report(verdict, directory / "report.json")
-        print_report(verdict, verbose=verbose)
-        return verdict.exit_code
+        captures = (Capture.open(directory / name) for name in TRAINERS)
+        return tell(Report.of(verdict, *captures), Outputs.beside(directory / "report.json"), github, verbose)
 
     raise typer.Exit(guarded(work))
