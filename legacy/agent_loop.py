@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -85,13 +85,19 @@ class AgentLoopManager:
     """The driver's side: rows to workers, answers put together (verl's legacy ``AgentLoopManager``).
 
     weights: where the policy's weights come from; before sessions are played the server has the newest ones.
-    scores: whether workers score rows that bring reward columns.
+    scores: whether workers score rows that bring reward columns, in validation (True) and in training (False).
+    step: the training step, of which seeds are made, for rows that do not say it in ``meta_info["global_steps"]``.
     """
 
-    def __init__(self, config: DictConfig, weights: WeightsSource, scores: bool = True) -> None:
-        self.config, self.weights, self.scores = config, weights, scores
+    def __init__(
+        self,
+        config: DictConfig,
+        weights: WeightsSource,
+        scores: Callable[[bool], bool],
+        step: Callable[[], int],
+    ) -> None:
+        self.config, self.weights, self.scores, self.step = config, weights, scores, step
         self.rollout = weights.rollout
-        self._calls = 0
 
     def generate_sequences(self, prompts: DataProto) -> DataProto:
         """Roll out B rows of prompts that are already repeated n times; B trajectories in the same order.
@@ -102,10 +108,13 @@ class AgentLoopManager:
 
         Raises ``RolloutError`` naming the uid of a session that fails or does not finish.
         """
-        self._calls += 1
+        validate = bool(prompts.meta_info.get("validate", False))
+        step = prompts.meta_info.get("global_steps")
+        step = self.step() if step is None else int(step)
+        scored = self.scores(validate)
         requests = [
-            SessionRequest(*request, score=self.scores)
-            for request in session_requests(prompts, self.config, self._calls)
+            SessionRequest(*request, score=scored)
+            for request in session_requests(prompts, self.config, step, self.rollout.count_prompts)
         ]
         self.weights.bring_newest()
         started = time.perf_counter()

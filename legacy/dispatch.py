@@ -20,21 +20,35 @@ from torch import Tensor
 from compat import tensordict_rows as _tensordict_rows  # noqa: F401  (registers TensorDict with runtime.containers)
 from compat.futures import DataProtoFuture
 from compat.single_controller.dispatch import PADDING_SIZE_KEY, dispatch_one_to_all, materialize_futures
+from compat.single_controller.errors import WorkerGroupError
+from compat.tensordict_utils import get
 from legacy.settings import whole_config
 from runtime import containers
 from runtime.workers.group import rank_order
+from runtime.workers.model_workers import UpdatePlan
 
 _MASKS = ("response_mask", "loss_mask")
 """Columns of which a row of zeros takes no part in a loss."""
 
 
-def mini_batch_rows(settings: DictConfig) -> int:
-    """Rows of one mini-batch of a group whose workers were given ``settings``, the actor's, or the critic's config.
-
-    ``ppo_mini_batch_size`` counts prompts, each of which has ``rollout.n`` rows.
-    """
+def configured_plan(settings: DictConfig) -> UpdatePlan:
+    """How a group whose workers were given ``settings``, the actor's, or the critic's config, goes over a batch."""
     own = settings.actor if "actor" in settings else settings
-    return int(own.ppo_mini_batch_size) * int(whole_config(settings).actor_rollout_ref.rollout.n)
+    return UpdatePlan.of(own, int(whole_config(settings).actor_rollout_ref.rollout.n))
+
+
+def plan_of(data: Any, plan: UpdatePlan, ranks: int = 1) -> UpdatePlan:
+    """``plan``, where a ``TensorDict`` does not say otherwise, as the loops of verl 0.9 let it.
+
+    data: with ``mini_batch_size`` (rows of all ranks) or ``num_mini_batch``, ``epochs``, ``seed`` and
+    ``dataloader_kwargs["shuffle"]``, or without. ranks: over how many it has been cut.
+    """
+    if not isinstance(data, TensorDict):
+        return plan
+    count = get(data, "num_mini_batch")
+    rows = get(data, "mini_batch_size", plan.mini_batch_rows if count is None else len(data) * ranks // count)
+    shuffle = (get(data, "dataloader_kwargs") or {}).get("shuffle", plan.shuffle)
+    return UpdatePlan(int(rows), int(get(data, "epochs", plan.epochs)), shuffle, int(get(data, "seed", plan.seed)))
 
 
 def infer_dispatch(group: Any, data: Any, **keywords: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -56,9 +70,10 @@ def infer_collect(group: Any, answers: Sequence[Any]) -> Any:
 def update_dispatch(group: Any, data: Any, **keywords: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """One shard a rank; a last mini-batch that is too small is filled up with rows of mask 0, which weigh nothing."""
     ((data,), keywords) = materialize_futures(data, **keywords)
-    data = with_silent_rows(data, mini_batch_rows(_settings(group)))
+    rows = plan_of(data, configured_plan(_settings(group))).mini_batch_rows
+    data = with_silent_rows(data, rows)
     _, to_all = dispatch_one_to_all(group, **keywords)
-    return (_shards(group, data),), to_all
+    return (_shards(group, data, rows),), to_all
 
 
 def update_collect(group: Any, answers: Sequence[Any]) -> Any:
@@ -99,15 +114,24 @@ UPDATE = {"dispatch_fn": update_dispatch, "collect_fn": update_collect}
 GENERATE = {"dispatch_fn": all_rows_to_rank_zero, "collect_fn": update_collect}
 
 
-def _shards(group: Any, data: Any) -> list[Any]:
-    order = _order(group, len(data))
+def _shards(group: Any, data: Any, mini_batch_rows: int | None = None) -> list[Any]:
+    order = _order(group, len(data), mini_batch_rows)
     return list(containers.shard(containers.select_rows(data, order), group.world_size))
 
 
-def _order(group: Any, rows: int) -> Tensor:
-    size = mini_batch_rows(_settings(group))
+def _order(group: Any, rows: int, mini_batch_rows: int | None = None) -> Tensor:
+    size = mini_batch_rows or configured_plan(_settings(group)).mini_batch_rows
     return rank_order(rows, size if rows % size == 0 else rows, group.world_size)
 
 
 def _settings(group: Any) -> DictConfig:
-    return group.ray_cls_with_init.kwargs["config"]
+    """The config that the workers of a group were built with, given by name or first."""
+    worker = group.ray_cls_with_init
+    given = {} if worker is None else {**dict(enumerate(worker.args)), **worker.kwargs}
+    settings = given.get("config", given.get(0))
+    if settings is None:
+        raise WorkerGroupError(
+            "this worker group does not know the config of its workers, which says how rows are shared out; build it "
+            "with ray_cls_with_init=RayClassWithInitArgs(cls=..., config=config.actor_rollout_ref), attached ones too"
+        )
+    return settings

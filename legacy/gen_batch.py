@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Hashable, Mapping
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -27,14 +27,20 @@ _GREEDY = "__do_sample__"
 """verl's object column that says row by row whether to sample."""
 
 
-def session_requests(prompts: DataProto, config: DictConfig, call: int) -> list[tuple[Submission, int, SamplingParams]]:
+CountPrompts: TypeAlias = Callable[[str, int, Mapping[int, int]], Mapping[int, int]]
+"""Given partition, step and how many prompts there are of each dataset row, how many of that row came before them."""
+
+
+def session_requests(
+    prompts: DataProto, config: DictConfig, step: int, count: CountPrompts
+) -> list[tuple[Submission, int, SamplingParams]]:
     """The session that each row asks for.
 
     Rows of this trainer bring ``submission`` and ``session_id``. Rows of a recipe are taken as they are: those of one
     ``uid``, or without it of one prompt, are the sessions of one prompt, numbered in row order; their seeds are drawn
-    from (``runtime.seed``, call, dataset row or place, session), so that no two rows share one.
+    from (``runtime.seed``, partition, step, dataset row or place, occurrence, session), so that no two rows share one.
 
-    call: the number of this call in the run, from 1.
+    step: the training step. count: what knows the prompts of earlier calls in this step.
     """
     params = session_params(config, bool(prompts.meta_info.get("validate", False)))
     if "submission" in prompts.non_tensor_batch:
@@ -49,7 +55,7 @@ def session_requests(prompts: DataProto, config: DictConfig, call: int) -> list[
     flags = prompts.non_tensor_batch.get(_GREEDY, np.ones(len(samples), dtype=bool))
     return [
         (submission, session, sampled if flag else greedy)
-        for (submission, session), flag in zip(_numbered(samples, prompts, config, call), flags, strict=True)
+        for (submission, session), flag in zip(_numbered(samples, prompts, config, step, count), flags, strict=True)
     ]
 
 
@@ -64,9 +70,15 @@ def prompt_rows(prompts: DataProto) -> list[dict[str, Any]]:
     return [{name: array[row] for name, array in columns.items()} for row in range(len(prompts))]
 
 
-def is_repeated(prompts: DataProto, n: int) -> bool:
-    """Whether every prompt is there n times already, as recipes since verl 0.5 repeat it themselves."""
-    counts = Counter(_prompt_of(row) for row in prompt_rows(prompts))
+def is_repeated(prompts: DataProto, n: int, prompts_a_step: int) -> bool:
+    """Whether every prompt is there n times already, as recipes since verl 0.5 repeat it themselves.
+
+    prompts_a_step: what the loader yields at once. A batch of as many rows, or of n times as many, is what it looks
+    like; of any other, prompts are counted by what they say, since a ``uid`` may be of the prompt or of the row.
+    """
+    if len(prompts) in (prompts_a_step, n * prompts_a_step):
+        return len(prompts) == n * prompts_a_step
+    counts = Counter(_content_of(row) for row in prompt_rows(prompts))
     return all(count % n == 0 for count in counts.values())
 
 
@@ -99,30 +111,39 @@ def answer_in_kind(prompts: DataProto, played: DataProto, seconds: float) -> Dat
 
 
 def _numbered(
-    samples: list[dict[str, Any]], prompts: DataProto, config: DictConfig, call: int
+    samples: list[dict[str, Any]], prompts: DataProto, config: DictConfig, step: int, count: CountPrompts
 ) -> list[tuple[Submission, int]]:
     """Submission and session number of each row."""
     partition = "val" if prompts.meta_info.get("validate", False) else "train"
+    names = [_prompt_of(sample) for sample in samples]
     places: dict[Hashable, int] = {}
+    rows: dict[Hashable, int] = {}
+    occurrences: dict[Hashable, int] = {}
+    together: Counter[int] = Counter()
+    for name, sample in zip(names, samples, strict=True):
+        if name not in places:
+            places[name] = len(places)
+            rows[name] = int(sample.get(ROW_NUMBER, places[name]))
+            occurrences[name] = together[rows[name]]
+            together[rows[name]] += 1
+    before = count(partition, step, together)
     sessions: Counter[Hashable] = Counter()
-    prompts_of_row: defaultdict[int, dict[Hashable, int]] = defaultdict(dict)
     numbered = []
-    for sample in samples:
-        prompt = _prompt_of(sample)
-        position = places.setdefault(prompt, len(places))
-        row = int(sample.get(ROW_NUMBER, position))
-        occurrence = prompts_of_row[row].setdefault(prompt, len(prompts_of_row[row]))
-        identity = PromptIdentity(config.runtime.seed, partition, call, row, occurrence)
-        submission = Submission(identity, position, sample, f"row {row} of call {call} of generate_sequences")
-        numbered.append((submission, sessions[prompt]))
-        sessions[prompt] += 1
+    for name, sample in zip(names, samples, strict=True):
+        row = rows[name]
+        identity = PromptIdentity(config.runtime.seed, partition, step, row, before[row] + occurrences[name])
+        where = f"row {row} of step {step} of generate_sequences"
+        numbered.append((Submission(identity, places[name], sample, where), sessions[name]))
+        sessions[name] += 1
     return numbered
 
 
 def _prompt_of(sample: Mapping[str, Any]) -> Hashable:
     """What rows of one prompt have in common."""
-    if "uid" in sample:
-        return str(sample["uid"])
+    return str(sample["uid"]) if "uid" in sample else _content_of(sample)
+
+
+def _content_of(sample: Mapping[str, Any]) -> Hashable:
     if "raw_prompt_ids" in sample:
         return tuple(int(token) for token in sample["raw_prompt_ids"])
     return repr(list(sample["raw_prompt"]))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import ray
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from compat.single_controller.actors import RayClassWithInitArgs, create_colocated_worker_cls
 from compat.single_controller.pools import RayResourcePool, ResourcePoolManager
@@ -42,15 +42,16 @@ def default_pools(config: DictConfig, workers: Mapping[Role, Any]) -> ResourcePo
 
 @dataclass
 class ModelGroups:
-    """The groups of a trainer, whose models are not loaded yet, and where they run."""
+    """The groups of a trainer and what gives their resources back.
+
+    reference: the actor's group where it holds the reference too. reward_model: where the recipe maps its role.
+    """
 
     config: DictConfig
     actor: RayWorkerGroup
     critic: RayWorkerGroup | None
     reference: RayWorkerGroup | None
-    """The actor's group where it holds the reference too."""
-    pool: RayResourcePool
-    """Of the actor."""
+    reward_model: RayWorkerGroup | None
     manager: ResourcePoolManager
     _placements: list[Placement] = field(default_factory=list)
 
@@ -62,7 +63,10 @@ class ModelGroups:
         manager: ResourcePoolManager,
         group_class: type[RayWorkerGroup],
     ) -> ModelGroups:
-        """Start one actor a role and rank. ``ConfigError`` names a role that the config needs and nobody serves."""
+        """Start one actor a role and rank, whose models are not loaded yet.
+
+        ``ConfigError`` names a role that the config needs and nobody serves.
+        """
         arguments = _worker_arguments(config, workers)
         if not manager.resource_pool_dict:
             manager.create_resource_pool()
@@ -83,11 +87,18 @@ class ModelGroups:
         actor = groups[str(actor_role)]
         shared = actor if actor_role is Role.ActorRolloutRef else None
         reference = groups.get(str(Role.RefPolicy), shared) if uses_reference(config) else None
-        pool = manager.get_resource_pool(actor_role)
-        return cls(config, actor, groups.get(str(Role.Critic)), reference, pool, manager)
+        others = (groups.get(str(role)) for role in (Role.Critic, Role.RewardModel))
+        critic, reward_model = others
+        return cls(config, actor, critic, reference, reward_model, manager)
 
-    def with_rollout(self, agent_loop_class: type) -> Workers:
-        """Start the rollout beside rank 0 of the actor, load every model, and wait for all of them."""
+    def load_models(self) -> None:
+        """Load the model of every group; the groups wait for each other."""
+        for group in dict.fromkeys((self.actor, self.critic, self.reference, self.reward_model)):
+            if group is not None:
+                group.init_model()
+
+    def with_rollout(self, agent_loop_class: type, load: Callable[[], None] = lambda: None) -> Workers:
+        """Start the rollout beside rank 0 of the actor and, while it starts, ``load`` the models; wait for all."""
         config = self.config
         agents = reserve(
             [{"CPU": ACTOR_CPUS}] * config.actor_rollout_ref.rollout.agent.num_workers,
@@ -97,17 +108,23 @@ class ModelGroups:
         rollout = RolloutActors(
             config,
             agent_loop_class,
-            self.pool.options(0),
+            self._beside_the_actor(),
             [agents.options(bundle, ACTOR_CPUS) for bundle in range(len(agents.group.bundle_specs))],
         )
-        for group in dict.fromkeys((self.actor, self.critic, self.reference)):
-            if group is not None:
-                group.init_model()
+        load()
         rollout.wait()
         if hasattr(self.actor, "use_rollout"):
             self.actor.use_rollout(rollout)
         critic = None if self.critic is None else _handles("CriticWorker", self.critic)
         return Workers(_handles("ActorRolloutRefWorker", self.actor), critic, rollout, self.release)
+
+    def _beside_the_actor(self) -> dict[str, Any]:
+        """Where the rollout server stands: with rank 0 of the actor, in a bundle of its own where that has no pool."""
+        if self.actor.resource_pool is not None:
+            return self.actor.resource_pool.options(0)
+        place = reserve([{"CPU": ACTOR_CPUS}], self.config.runtime.schedule_timeout_s)
+        self._placements.append(place)
+        return place.options(0, ACTOR_CPUS)
 
     def release(self) -> None:
         """End every actor and give their resources back."""
@@ -146,6 +163,10 @@ def _worker_arguments(config: DictConfig, workers: Mapping[Role, Any]) -> dict[R
         needed[Role.Critic] = {"config": config.critic}
     if uses_reference(config) and actor is Role.ActorRollout:
         needed[Role.RefPolicy] = {"config": config.actor_rollout_ref, "role": "ref"}
+    if Role.RewardModel in workers:
+        # Its settings under the name of the version that the recipe was written for.
+        given = OmegaConf.select(config, "reward_model")
+        needed[Role.RewardModel] = {"config": config.reward.reward_model if given is None else given}
     if missing := [role for role in needed if role not in workers]:
         raise ConfigError(
             f"role_worker_mapping has no worker for {', '.join(map(str, missing))}, which the config needs; it has "

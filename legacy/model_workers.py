@@ -6,6 +6,7 @@ Methods take and return ``DataProto``, as up to verl 0.7, or ``TensorDict``, as 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from typing import Any
 
 from omegaconf import DictConfig
@@ -16,10 +17,11 @@ from compat.single_controller.worker import Worker
 from compat.tensordict_utils import get
 from compat.tensordicts import get_tensordict
 from legacy.agent_loop import AgentLoopManager, AgentLoopWorker
-from legacy.dispatch import GENERATE, INFER, UPDATE
+from legacy.dispatch import GENERATE, INFER, UPDATE, plan_of
 from legacy.gen_batch import is_repeated
 from legacy.settings import whole_config
 from runtime.cluster import reserve
+from runtime.data.chat import load_tokenizer
 from runtime.errors import CheckpointError, ConfigError
 from runtime.trainer.rollout_actors import RolloutActors
 from runtime.trainer.workers import ACTOR_CPUS
@@ -38,7 +40,6 @@ class ModelEngineWorker(Worker):
         super().__init__()
         self.config = config
         self.settings = whole_config(config)
-        self._updates = 0
         self._saved: list[str] = []
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
@@ -106,12 +107,34 @@ class ModelEngineWorker(Worker):
     def stop_profile(self, **_unused: Any) -> None:
         """Nothing is profiled."""
 
+    def _update(self, update: Callable[..., Any], data: Any, settings: DictConfig) -> Any:
+        plan = plan_of(data, self.model.plan(settings), self.world_size)
+        return update(data, self.step_of(data), plan)
+
+    @property
+    def tokenizer(self) -> Any:
+        """The policy's tokenizer; each call reads it."""
+        return load_tokenizer(self.settings.actor_rollout_ref.model)
+
+    # What workers of recipes up to verl 0.8 reach into.
+
+    @property
+    def _module(self) -> Any:
+        return self.model.engine.model
+
+    @property
+    def _optimizer(self) -> Any:
+        return self.model.engine.optimizer
+
+    @property
+    def _schedule(self) -> Any:
+        return self.model.engine.schedule
+
     def step_of(self, data: Any) -> int:
-        """The training step of an update: what the batch says, or the number of updates so far."""
-        self._updates += 1
+        """The training step of an update: what the batch says, or the number of this update."""
         shared = data.meta_info if isinstance(data, DataProto) else {"global_steps": get(data, "global_steps")}
         step = shared.get("global_steps")
-        return self._updates if step is None else int(step)
+        return self.model.updates + 1 if step is None else int(step)
 
 
 class ActorRolloutRefWorker(ModelEngineWorker):
@@ -133,6 +156,9 @@ class ActorRolloutRefWorker(ModelEngineWorker):
 
     model: ActorWorker
 
+    actor_module = actor_module_fsdp = ModelEngineWorker._module
+    actor_optimizer, actor_lr_scheduler = ModelEngineWorker._optimizer, ModelEngineWorker._schedule
+
     def build_model(self) -> ActorWorker:
         return ActorWorker(self.rank, self.world_size, self.settings, policy=self._is_actor, reference=self._is_ref)
 
@@ -150,7 +176,9 @@ class ActorRolloutRefWorker(ModelEngineWorker):
     @register(dispatch_mode=UPDATE)
     def update_actor(self, data: Any) -> Any:
         """Train on the batch; metrics a mini-batch in ``meta_info["metrics"]``."""
-        return trained(data, self.model.update_actor(data, self.step_of(data)), "actor/")
+        return trained(
+            data, self._update(self.model.update_actor, data, self.settings.actor_rollout_ref.actor), "actor/"
+        )
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def use_rollout(self, rollout: RolloutActors) -> None:
@@ -169,11 +197,15 @@ class ActorRolloutRefWorker(ModelEngineWorker):
             return None
         n = self.settings.actor_rollout_ref.rollout.n
         sampling = prompts.meta_info.get("do_sample", True) and not prompts.meta_info.get("validate", False)
-        if sampling and not is_repeated(prompts, n):
+        data = self.settings.data
+        if sampling and not is_repeated(prompts, n, data.gen_batch_size or data.train_batch_size):
             prompts = prompts.repeat(n, interleave=True)
         if self._manager is None:
             self._source = WeightsAtHand(self._rollout or self._start_rollout())
-            self._manager = AgentLoopManager(self.settings, self._source, scores=False)
+            # Of a loop that does not tell its step, the updates so far are one: they are saved with the model.
+            self._manager = AgentLoopManager(
+                self.settings, self._source, scores=lambda _: False, step=lambda: self.model.updates
+            )
         self._source.weights = weights
         return self._manager.generate_sequences(prompts)
 
@@ -195,17 +227,21 @@ class WeightsAtHand:
         self.weights: Any = None
 
     def bring_newest(self) -> None:
-        """Give the server the weights."""
+        """Give the server the weights, whose version only the ranks together could tell."""
         self.rollout.update_weights(self.weights)
 
     def sleep(self) -> None:
-        """The server stays awake: each call may be followed by another."""
+        """Let the server give its device memory back until the next sessions."""
+        self.rollout.sleep()
 
 
 class CriticWorker(ModelEngineWorker):
     """One rank of the critic (verl's worker of that name)."""
 
     model: RuntimeCriticWorker
+
+    critic_module = ModelEngineWorker._module
+    critic_optimizer, critic_lr_scheduler = ModelEngineWorker._optimizer, ModelEngineWorker._schedule
 
     def build_model(self) -> RuntimeCriticWorker:
         return RuntimeCriticWorker(self.rank, self.world_size, self.settings)
@@ -218,7 +254,7 @@ class CriticWorker(ModelEngineWorker):
     @register(dispatch_mode=UPDATE)
     def update_critic(self, data: Any) -> Any:
         """Train on the batch; metrics a mini-batch in ``meta_info["metrics"]``."""
-        return trained(data, self.model.update_critic(data, self.step_of(data)), "critic/")
+        return trained(data, self._update(self.model.update_critic, data, self.settings.critic), "critic/")
 
     @register(dispatch_mode=INFER, blocking=False)
     def infer_batch(self, data: Any) -> Any:
@@ -228,7 +264,7 @@ class CriticWorker(ModelEngineWorker):
     @register(dispatch_mode=UPDATE, blocking=False)
     def train_mini_batch(self, data: Any) -> Any:
         """``update_critic`` by the name of verl 0.9, whose caller waits with ``get``."""
-        return trained(data, self.model.update_critic(data, self.step_of(data)), "critic/")
+        return trained(data, self._update(self.model.update_critic, data, self.settings.critic), "critic/")
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def reset(self) -> None:

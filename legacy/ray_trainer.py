@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf, open_dict
+import numpy as np
+from omegaconf import DictConfig, OmegaConf
 from torch.utils.data import Dataset, Sampler
 
 from compat.data.loading import create_rl_dataset
@@ -15,7 +17,9 @@ from compat.single_controller.pools import ResourcePoolManager
 from compat.single_controller.ray_worker_group import RayWorkerGroup
 from compat.single_controller.roles import Role
 from compat.utils.tracking import ValidationGenerationsLogger
+from legacy.agent_loop import AgentLoopWorker
 from legacy.generations import GenerationLogs
+from legacy.groups import ModelGroups
 from legacy.trainer import LegacyTrainer
 from runtime.balance import balanced_order
 from runtime.config import settle_config, uses_critic, uses_reference
@@ -23,8 +27,10 @@ from runtime.data import build_dataloader
 from runtime.data.dataset import numbered
 from runtime.errors import ConfigError
 from runtime.recipe import import_modules, with_modules_of_algorithms
+from runtime.reward import RewardStage
 from runtime.trainer.base import Series
 from runtime.trainer.prompts import PromptLoaders, PromptSource
+from runtime.trainer.workers import Workers
 
 _TOKENS = ("input_ids", "attention_mask", "position_ids")
 """Columns of a prompt's tokens, which a batch of prompts must not keep: its trajectories have their own."""
@@ -68,31 +74,61 @@ class RayPPOTrainer(GenerationLogs, LegacyTrainer):
         self.reward_fn, self.val_reward_fn = reward_fn, val_reward_fn
         self.role_worker_mapping, self.resource_pool_manager = role_worker_mapping, resource_pool_manager
         self.ray_worker_group_cls = ray_worker_group_cls
-        self.config = settle_config(config, use_v1=False)
-        if reward_fn is not None:
-            _let_driver_score(self.config)
+        self.config = config
+        self._validate_config()
         self.device_name = device_name or self.config.trainer.device
-        self.hybrid_engine, self.async_rollout_mode = True, True
         self.use_critic, self.use_reference_policy = uses_critic(self.config), uses_reference(self.config)
-        self.use_rm, self.ref_in_actor = Role.RewardModel in role_worker_mapping, False
-        self._create_dataloader(train_dataset, val_dataset, collate_fn, train_sampler)
-        import_modules(self.config)
-        loaders = PromptLoaders(tokenizer, self.train_dataloader, lambda: self.val_dataloader)
-        config = with_modules_of_algorithms(self.config)
-        self._prepare(config, PromptSource(config, loaders))
-        OmegaConf.set_readonly(self.config, False)
-        self.kl_ctrl_in_reward = self.kl_controller
+        self.use_rm = Role.RewardModel in role_worker_mapping
         self.validation_generations_logger = ValidationGenerationsLogger(
             self.config.trainer.project_name, self.config.trainer.experiment_name
         )
-        self._init_dump_executor()
+        self._create_dataloader(train_dataset, val_dataset, collate_fn, train_sampler)
+        self._settle()
+
+    # What verl's trainer has and this one need not set: recipes read them.
+    hybrid_engine = async_rollout_mode = True
+    ref_in_actor = use_teacher_policy = use_prefix_grouper = use_rm = False
+    reward_loop_manager = teacher_model_manager = distillation_config = llm_server_manager = None
+    reward_fn: Callable[..., Any] | None = None
+    val_reward_fn: Callable[..., Any] | None = None
+    max_steps_duration = 0.0
+    total_training_steps: int
+
+    def _validate_config(self) -> None:
+        """Read ``self.config`` as ``load_config`` reads one; a second call does nothing.
+
+        Raises ``ConfigError``, a ``ValueError``, where verl's own check asserts.
+        """
+        if "_config_settled" not in vars(self):
+            self.config = settle_config(self.config, use_v1=False)
+            self._config_settled = True
+
+    def _settle(self) -> None:
+        """Everything that follows from the config and the loaders, once.
+
+        A recipe that never calls our constructor has it done when groups or a loop first need it.
+        """
+        if "prompts" in vars(self):
+            return
+        self._validate_config()
+        import_modules(self.config)
+        loaders = PromptLoaders(self.tokenizer, self.train_dataloader, lambda: self.val_dataloader)
+        config = with_modules_of_algorithms(self.config)
+        prompts = PromptSource(config, loaders)
+        if type(self).fit is not RayPPOTrainer.fit:
+            # A loop of the recipe's own takes a batch of the loader a step, whatever the size of such a batch.
+            prompts.total_steps = self.total_training_steps
+        self._prepare(config, prompts)
+        self.total_training_steps = self.total_steps
+        OmegaConf.set_readonly(self.config, False)
+        self.kl_ctrl_in_reward = self.kl_controller
 
     def _create_dataloader(
         self,
         train_dataset: Dataset | None,
         val_dataset: Dataset | None,
-        collate_fn: Callable[..., Any] | None,
-        train_sampler: Sampler | None,
+        collate_fn: Callable[..., Any] | None = None,
+        train_sampler: Sampler | None = None,
     ) -> None:
         """Make ``train_dataloader`` and ``val_dataloader`` (``None`` without ``data.val_files``) of what is given."""
         data = self.config.data
@@ -113,40 +149,78 @@ class RayPPOTrainer(GenerationLogs, LegacyTrainer):
             )
         total = len(self.train_dataloader) * self.config.trainer.total_epochs
         self.total_training_steps = self.config.trainer.total_training_steps or total
-        with open_dict(self.config):
-            self.config.actor_rollout_ref.actor.optim.total_training_steps = self.total_training_steps
-            self.config.critic.optim.total_training_steps = self.total_training_steps
 
     def _dataset(self, files: Any, max_samples: int) -> Dataset:
         return create_rl_dataset(files, self.config.data, self.tokenizer, self.processor, max_samples=max_samples)
 
     def init_workers(self) -> None:
-        """Start the worker groups (``actor_rollout_wg``, ``critic_wg``, ``ref_policy_wg``) and the rollout."""
+        """Start the worker groups (``actor_rollout_wg``, ``critic_wg``, ``ref_policy_wg``, ``rm_wg``) and the rollout.
+
+        A recipe that starts its groups itself, as verl's method does, gets the rollout around them at its first use.
+        """
+        self._settle()
         self._start()
-        self.async_rollout_manager.scores = self.reward_fn is None
+
+    @cached_property
+    def workers(self) -> Workers:  # type: ignore[override]
+        """The groups as the shared loop sees them; made here where ``init_workers`` is the recipe's own."""
+        if self.actor_rollout_wg is None:
+            raise ConfigError("call trainer.init_workers() first: there is no actor_rollout_wg yet")
+        self._settle()
+        reference = self.ref_policy_wg
+        if reference is None and self.use_reference_policy:
+            reference = self.ref_policy_wg = self.actor_rollout_wg
+        groups = ModelGroups(
+            self.config, self.actor_rollout_wg, self.critic_wg, reference, self.rm_wg, self.resource_pool_manager
+        )
+        return groups.with_rollout(AgentLoopWorker)
 
     def fit(self) -> None:
         """Train for ``total_training_steps`` steps; ``init_workers`` comes first."""
-        if not hasattr(self, "workers"):
-            raise ConfigError("call trainer.init_workers() before trainer.fit()")
-        super().fit()
-        self._shutdown_dump_executor()
+        self.workers  # noqa: B018  raises where there are none
+        try:
+            super().fit()
+        finally:
+            self._shutdown_dump_executor()
 
-    # Stages that a reward function in the driver changes.
+    # Stages that a reward function in the driver, or a reward model, changes.
+
+    def scores_in_rollout(self, validate: bool) -> bool:
+        by_driver = self._reward_function(validate) is not None or self.use_rm
+        return not by_driver and super().scores_in_rollout(validate)
+
+    @cached_property
+    def reward_stage(self) -> RewardStage:
+        """The stage ``reward``, which only checks what the driver has scored."""
+        return RewardStage(None) if self.reward_fn is not None else RewardStage.from_config(self.config)
 
     def reward(self, batch: DataProto) -> tuple[DataProto, Series]:
-        reward_fn = self.reward_fn
-        if batch.meta_info.get("validate", False):
-            reward_fn = self.val_reward_fn or reward_fn
-        return super().reward(batch if reward_fn is None else self._scored(batch, reward_fn))
+        if "rm_scores" not in batch.batch.keys():  # type: ignore[union-attr]  # noqa: SIM118
+            if self.rm_wg is not None:
+                batch = batch.union(self._compute_reward_colocate(batch))
+            reward_fn = self._reward_function(batch.meta_info.get("validate", False))
+            batch = batch if reward_fn is None else self._scored(batch, reward_fn)
+        return super().reward(batch)
 
     def balance(self, batch: DataProto) -> tuple[DataProto, Series]:
         self._balance_batch(batch, metrics={})
         return batch, {}
 
+    def _reward_function(self, validate: bool) -> Callable[..., Any] | None:
+        return (self.val_reward_fn or self.reward_fn) if validate else self.reward_fn
+
     def _scored(self, batch: DataProto, reward_fn: Callable[..., Any]) -> DataProto:
+        """``batch`` with ``rm_scores`` and the function's other results; those win over a column of their name.
+
+        As verl does, results that are not one a row are left out.
+        """
         scores, infos = compute_reward(batch, reward_fn)
-        return batch.union(DataProto.from_dict({"rm_scores": scores}, infos))
+        columns = {name: np.array(values) for name, values in infos.items() if len(values) == len(batch)}
+        assert batch.batch is not None
+        batch.batch["rm_scores"] = scores
+        batch.non_tensor_batch.update(columns)
+        batch.meta_info["reward_extra_keys"] = list(columns)
+        return batch
 
     # verl's seams that the shared loop does not have.
 
@@ -193,6 +267,15 @@ class RayPPOTrainer(GenerationLogs, LegacyTrainer):
         score = reward_fn or self.reward_fn
         return extract_reward(batch) if score is None else compute_reward(batch, score)
 
+    def _compute_reward_colocate(self, batch: DataProto) -> DataProto:
+        """``rm_scores`` ``[B, R]`` of the reward model's group."""
+        if self.rm_wg is None:
+            raise ConfigError(
+                "no reward model runs: map Role.RewardModel to a worker, or score with a reward function "
+                "(reward.custom_reward_function.path)"
+            )
+        return self.rm_wg.compute_rm_score(batch)
+
     def _get_dp_size(self, worker_group: Any, role: str) -> int:  # noqa: ARG002
         """Data-parallel ranks of a group: all of them."""
         return worker_group.world_size
@@ -202,10 +285,3 @@ class RayPPOTrainer(GenerationLogs, LegacyTrainer):
 
     def _stop_profiling(self, do_profile: bool, run_command: bool = False) -> None:
         """Nothing is profiled."""
-
-
-def _let_driver_score(config: DictConfig) -> None:
-    """Ask nothing of a reward manager in workers: what the driver scores with may not even exist there."""
-    config.reward.custom_reward_function.path = None
-    config.reward.reward_kwargs = {}
-    config.reward.reward_manager.source, config.reward.reward_manager.name = "register", "naive"

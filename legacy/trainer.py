@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -50,21 +51,47 @@ class LegacyTrainer(Trainer):
         self.resource_pool_manager = default_pools(config, self.role_worker_mapping)
         super().__init__(config, hooks)
 
+    # Worker groups, whose methods are those of their workers; ``None`` before they are started, or for good.
+    actor_rollout_wg: Any = None
+    critic_wg: Any = None
+    ref_policy_wg: Any = None
+    rm_wg: Any = None
+
     def _start_workers(self) -> Workers:
-        self.reward_stage = RewardStage.from_config(self.config)
-        self.advantage_stage = AdvantageStage.from_config(self.config)
         groups = ModelGroups.start(
             self.config, self.role_worker_mapping, self.resource_pool_manager, self.ray_worker_group_cls
         )
         try:
             self.actor_rollout_wg, self.critic_wg, self.ref_policy_wg = groups.actor, groups.critic, groups.reference
-            workers = groups.with_rollout(AgentLoopWorker)
+            self.rm_wg = groups.reward_model
+            return groups.with_rollout(AgentLoopWorker, groups.load_models)
         except BaseException:
             groups.release()
             raise
-        self.async_rollout_manager = AgentLoopManager(self.config, workers.policy_weights)
-        self.checkpoint_manager = CheckpointManager(workers.policy_weights)
-        return workers
+
+    # Made when they are first asked for: a recipe that starts its groups itself gets them around those.
+
+    @cached_property
+    def reward_stage(self) -> RewardStage:
+        """What the stage ``reward`` does."""
+        return RewardStage.from_config(self.config)
+
+    @cached_property
+    def advantage_stage(self) -> AdvantageStage:
+        """What the stage ``advantage`` does."""
+        return AdvantageStage.from_config(self.config)
+
+    @cached_property
+    def async_rollout_manager(self) -> Any:
+        """What plays sessions for the driver."""
+        return AgentLoopManager(
+            self.config, self.workers.policy_weights, self.scores_in_rollout, lambda: self.global_steps
+        )
+
+    @cached_property
+    def checkpoint_manager(self) -> CheckpointManager:
+        """What brings the policy's weights to the rollout server."""
+        return CheckpointManager(self.workers.policy_weights)
 
     def play(self, prompts: list[Submission]) -> DataProto:
         return self.scored_for_filter(self._play(prompts, validate=False))
@@ -190,10 +217,11 @@ class LegacyTrainer(Trainer):
         requests.meta_info["validate"] = validate
         generated = self.async_rollout_manager.generate_sequences(requests)
         trained = n * len(prompts)
+        batch.meta_info["validate"] = validate
         played = batch.repeat(n, interleave=True).union(generated.slice(0, trained))
-        played.meta_info["validate"] = validate
         if greedy:
-            baselines = generated.slice(trained, None)["rm_scores"].sum(-1)
+            scored, _ = self.reward(batch.union(generated.slice(trained, None)))
+            baselines = scored["rm_scores"].sum(-1)
             played = played.union(DataProto.from_dict({"reward_baselines": baselines.repeat_interleave(n)}))
         return played
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from omegaconf import DictConfig
@@ -17,7 +18,7 @@ from runtime.data.chat import load_tokenizer
 from runtime.errors import RolloutError
 from runtime.identity import PromptIdentity
 from runtime.recipe import import_modules
-from runtime.reward import RewardItem, build_reward_manager
+from runtime.reward import RewardItem, RewardManager, build_reward_manager
 from runtime.rollout.types import SamplingParams
 
 
@@ -44,8 +45,14 @@ class SessionRunner:
         self.server = server
         self.tokenizer = load_tokenizer(config.actor_rollout_ref.model)
         self.limits = (config.data.max_prompt_length, config.data.max_response_length)
-        # None: responses are scored in the stage `reward`, a whole batch at once.
-        self.reward_manager = build_reward_manager(config, self.tokenizer)
+
+    @cached_property
+    def reward_manager(self) -> RewardManager | None:
+        """What scores sessions; ``None``: responses are scored in the stage ``reward``, a whole batch at once.
+
+        Built with the first session to score: where the driver scores, it may not exist in this process.
+        """
+        return build_reward_manager(self.config, self.tokenizer)
 
     async def run_prompt(
         self, submission: Submission, sessions: Mapping[int, SamplingParams]

@@ -66,6 +66,7 @@ def load_engine(engine: Engine, folder: str | os.PathLike[str]) -> None:
     )
     if engine.schedule is not None:
         engine.schedule.load_state_dict(state["schedule"])
+    engine.updates = state["updates"]
     torch.set_rng_state(state[_random(engine)])
 
 
@@ -76,6 +77,7 @@ def _state(engine: Engine) -> dict[str, Any]:
         "model": model,
         "optimizer": optimizer,
         "schedule": schedule,
+        "updates": engine.updates,
         _random(engine): torch.get_rng_state(),
     }
 

@@ -38,6 +38,8 @@ class Engine:
     def __init__(self, spec: EngineSpec, device: torch.device, rank: int, world_size: int) -> None:
         self.spec, self.device, self.rank, self.world_size = spec, device, rank, world_size
         self.model = _sharded_model(spec, device, world_size)
+        self.updates = 0
+        """Training steps so far, those before a checkpoint included."""
         self.optimizer = self.schedule = None
         if spec.optimizer is not None:
             self.optimizer, self.schedule = build_optimizer(self.model.parameters(), spec.optimizer)
@@ -131,6 +133,7 @@ class Engine:
         if self.schedule is None:
             raise ConfigError("this engine was built without an optimizer and has no learning rate")
         self.schedule.step()
+        self.updates += 1
         return float(self.schedule.get_last_lr()[0])
 
     def full_state_dict(self) -> dict[str, np.ndarray]:

@@ -53,12 +53,14 @@ class Trainer(ABC):
 
     def _prepare(self, config: DictConfig, prompts: PromptSource, hooks: Sequence[StageHook] = ()) -> None:
         """Settle what training needs to know. Starts nothing, and raises for what cannot be trained."""
+        self.config = config
         self.hooks = tuple(hooks)
         self.global_steps = 0
         self._positions: dict[str, int] = {}
         self.prompts = prompts
-        # Agent-loop workers build their own; a function that is not there is told before anything is started.
-        build_reward_manager(config, prompts.tokenizer)
+        if self.scores_in_rollout(validate=False):
+            # Agent-loop workers build their own; a function that is not there is told before anything is started.
+            build_reward_manager(config, prompts.tokenizer)
         self.total_steps = prompts.total_steps
         self.config = config = with_schedule_length(config, self.total_steps)
         self.kl_controller = kl_controller(config)
@@ -162,11 +164,16 @@ class Trainer(ABC):
     # Stages that do not differ.
 
     def scored_for_filter(self, batch: Any) -> Any:
-        """``batch``, scored already where the filter of groups would find no scores: a manager of batches makes them.
+        """``batch``, scored already where the filter of groups would find no scores of rollout.
 
         The stage ``reward`` leaves scores that are there as they are.
         """
-        return self.reward(batch)[0] if self.group_filter is not None and scores_batches(self.config) else batch
+        scored_later = self.group_filter is not None and not self.scores_in_rollout(validate=False)
+        return self.reward(batch)[0] if scored_later else batch
+
+    def scores_in_rollout(self, validate: bool) -> bool:  # noqa: ARG002
+        """Whether sessions are scored as they are played, and not later, a whole batch at once."""
+        return not scores_batches(self.config)
 
     def rollout(self, prompts: list[Submission]) -> tuple[Any, Series]:
         """Play n sessions of every prompt, and of further prompts where groups that teach nothing are dropped."""

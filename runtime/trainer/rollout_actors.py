@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import ray
@@ -46,14 +46,26 @@ class RolloutActors:
         """Tell the server which sessions (prompt position, session_id) come in this step."""
         get(self.server.expect.remote(list(sessions)), "rollout")
 
+    def count_prompts(self, partition: str, step: int, rows: Mapping[int, int]) -> Mapping[int, int]:
+        """Count prompts of dataset ``rows`` (row number: how many); how many of each came before in this step."""
+        return get(self.server.count_prompts.remote(partition, step, dict(rows)), "rollout")
+
     def shares(self, num_rows: int) -> list[tuple[Any, list[int]]]:
         """Which agent-loop worker plays which rows: contiguous shares, none of them empty."""
         pieces = torch.arange(num_rows).chunk(len(self.agents))
         return [(agent, piece.tolist()) for agent, piece in zip(self.agents, pieces, strict=False)]
 
-    def update_weights(self, weights: Any) -> None:
-        """Give the server the policy's weights, a Ray reference of them by Hugging Face name."""
-        get(self.server.update_weights.remote(weights), "rollout")
+    def held_version(self) -> Hashable:
+        """The version of the weights that the server has; ``None`` where it has no known ones, or sleeps."""
+        return get(self.server.holds.remote(), "rollout")
+
+    def update_weights(self, weights: Any, version: Hashable = None) -> None:
+        """Give the server the policy's weights, a Ray reference of them by Hugging Face name; it wakes up for them."""
+        get(self.server.update_weights.remote(weights, version), "rollout")
+
+    def sleep(self) -> None:
+        """Let the server give its device memory back until it gets weights."""
+        get(self.server.sleep.remote(), "rollout")
 
     def close(self) -> None:
         """End the actors."""

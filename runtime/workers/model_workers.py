@@ -6,6 +6,7 @@ They take any container that is registered with ``runtime.containers`` and answe
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -26,6 +27,24 @@ from runtime.recipe import import_modules
 from runtime.workers.group import free_address
 
 _TOKENS = ("input_ids", "position_ids")
+
+
+@dataclass(frozen=True)
+class UpdatePlan:
+    """How a batch is gone over in one training step."""
+
+    mini_batch_rows: int
+    """Of all ranks together."""
+    epochs: int
+    shuffle: bool
+    seed: int
+    """Of the permutation, together with the step."""
+
+    @classmethod
+    def of(cls, settings: DictConfig, rollout_n: int) -> UpdatePlan:
+        """settings: of the actor or the critic, whose ``ppo_mini_batch_size`` counts prompts of ``rollout_n`` rows."""
+        rows = settings.ppo_mini_batch_size * rollout_n
+        return cls(rows, settings.ppo_epochs, settings.shuffle, settings.data_loader_seed)
 
 
 class ModelWorker:
@@ -70,6 +89,11 @@ class ModelWorker:
         """A number of this rank's weights as they are now, whoever has changed them."""
         return self.engine.fingerprint()
 
+    @property
+    def updates(self) -> int:
+        """Training steps that this model has behind it."""
+        return self.engine.updates
+
     def digests(self) -> dict[str, str]:
         """sha256 of each weight, empty except on rank 0; collective."""
         return self.engine.digest()
@@ -91,19 +115,22 @@ class ModelWorker:
         outputs = engine.infer(batch, self._temperature, also=names)
         return containers.answer(shard, batch, {new: outputs[old] for old, new in names.items()})
 
+    def plan(self, settings: DictConfig) -> UpdatePlan:
+        """What the config says of one training step."""
+        return UpdatePlan.of(settings, self.config.actor_rollout_ref.rollout.n)
+
     def _update(
-        self, shard: Any, reads: tuple[str, ...], settings: DictConfig, loss: Loss, step: int
+        self, shard: Any, reads: tuple[str, ...], plan: UpdatePlan, loss: Loss, step: int
     ) -> dict[str, list[float]]:
         """Train on a shard; one value a mini-batch for each metric, and the learning rate."""
         batch = containers.read_batch(shard, (*_TOKENS, "response_mask", *reads))
-        mini_batch_rows = settings.ppo_mini_batch_size * self.config.actor_rollout_ref.rollout.n // self.world_size
         steps = self.engine.train(
             batch,
-            mini_batch_rows,
+            plan.mini_batch_rows // self.world_size,
             loss,
-            epochs=settings.ppo_epochs,
-            shuffle=settings.shuffle,
-            seed=settings.data_loader_seed + step,
+            epochs=plan.epochs,
+            shuffle=plan.shuffle,
+            seed=plan.seed + step,
             temperature=self._temperature,
         )
         names = dict.fromkeys(name for metrics in steps for name in metrics)
@@ -149,15 +176,18 @@ class ActorWorker(ModelWorker):
             raise ConfigError("no reference policy runs; set actor.use_kl_loss or algorithm.use_kl_in_reward")
         return self._infer(self.reference, shard, {"log_probs": "ref_log_prob"})
 
-    def update_actor(self, shard: Any, step: int) -> dict[str, list[float]]:
-        """Update the policy on this rank's rows; metrics by mini-batch, of the whole mini-batch."""
+    def update_actor(self, shard: Any, step: int, plan: UpdatePlan | None = None) -> dict[str, list[float]]:
+        """Update the policy on this rank's rows; metrics by mini-batch, of the whole mini-batch.
+
+        plan: what the config says when ``None``.
+        """
         actor = self.config.actor_rollout_ref.actor
         reads: tuple[str, ...] = ("old_log_probs", "advantages")
         if actor.use_kl_loss:
             reads += ("ref_log_prob",)
         if corrects_rollout(self.config):
             reads += ("rollout_is_weights",)
-        return self._update(shard, reads, actor, self.loss, step)
+        return self._update(shard, reads, plan or self.plan(actor), self.loss, step)
 
 
 class CriticWorker(ModelWorker):
@@ -171,9 +201,9 @@ class CriticWorker(ModelWorker):
         """``values`` of the critic as it is now."""
         return self._infer(self.engine, shard, {"values": "values"})
 
-    def update_critic(self, shard: Any, step: int) -> dict[str, list[float]]:
-        """Update the critic on this rank's rows; metrics by mini-batch, of the whole mini-batch."""
-        return self._update(shard, ("values", "returns"), self.config.critic, self.loss, step)
+    def update_critic(self, shard: Any, step: int, plan: UpdatePlan | None = None) -> dict[str, list[float]]:
+        """Update the critic on this rank's rows; see ``ActorWorker.update_actor``."""
+        return self._update(shard, ("values", "returns"), plan or self.plan(self.config.critic), self.loss, step)
 
 
 def torch_threads(config: DictConfig) -> int:

@@ -6,13 +6,17 @@ import pytest
 import torch
 from tensordict import TensorDict
 
+from compat import tensordict_utils as tu
 from compat.protocol import DataProto
 from compat.single_controller import shards
+from compat.single_controller.actors import RayClassWithInitArgs
 from compat.single_controller.dispatch import PADDING_SIZE_KEY
-from legacy.dispatch import infer_collect, infer_dispatch, mini_batch_rows, update_dispatch, with_silent_rows
+from compat.single_controller.errors import WorkerGroupError
+from legacy.dispatch import configured_plan, infer_collect, infer_dispatch, plan_of, update_dispatch, with_silent_rows
 from legacy.settings import whole_config
 from runtime.config import load_config
 from runtime.errors import ConfigError
+from runtime.workers.model_workers import UpdatePlan
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +26,7 @@ def config():
 
 
 def group_of(config, ranks):
-    worker = SimpleNamespace(kwargs={"config": config.actor_rollout_ref})
+    worker = RayClassWithInitArgs(object, config=config.actor_rollout_ref)
     return SimpleNamespace(world_size=ranks, ray_cls_with_init=worker)
 
 
@@ -36,8 +40,8 @@ def rows_of(data):
 
 
 def test_a_mini_batch_counts_prompts_and_each_has_n_rows(config):
-    assert mini_batch_rows(config.actor_rollout_ref) == 4
-    assert mini_batch_rows(config.critic) == config.critic.ppo_mini_batch_size * 2
+    assert configured_plan(config.actor_rollout_ref).mini_batch_rows == 4
+    assert configured_plan(config.critic).mini_batch_rows == config.critic.ppo_mini_batch_size * 2
 
 
 @pytest.mark.parametrize("kind", [DataProto, TensorDict])
@@ -70,3 +74,27 @@ def test_a_last_mini_batch_is_filled_with_rows_that_weigh_nothing(kind):
 def test_a_config_taken_out_of_its_whole_is_named():
     with pytest.raises(ConfigError, match="actor_rollout_ref"):
         whole_config({"actor": {}})
+
+
+def test_a_tensordict_says_how_it_is_gone_over(config):
+    plan = configured_plan(config.actor_rollout_ref)
+    data = numbered(8, TensorDict)
+    assert plan_of(numbered(8, DataProto), plan) == plan_of(data, plan) == plan
+    tu.assign_non_tensor(data, mini_batch_size=8, epochs=3, seed=7, dataloader_kwargs={"shuffle": True})
+    assert plan_of(data, plan) == UpdatePlan(8, 3, True, 7)
+    (parts,), _ = update_dispatch(group_of(config, 2), data)
+    assert [rows_of(part) for part in parts] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert plan_of(parts[0], plan, ranks=2) == UpdatePlan(8, 3, True, 7)
+    by_count = numbered(4, TensorDict)
+    tu.assign_non_tensor(by_count, num_mini_batch=4)
+    assert plan_of(by_count, plan, ranks=2).mini_batch_rows == 2
+
+
+def test_a_config_given_by_place_serves_and_a_missing_one_is_named(config):
+    group = group_of(config, 2)
+    group.ray_cls_with_init = RayClassWithInitArgs(object, config.actor_rollout_ref, "actor")
+    assert len(infer_dispatch(group, numbered(4, DataProto))[0][0]) == 2
+    for worker in (None, RayClassWithInitArgs(object)):
+        group.ray_cls_with_init = worker
+        with pytest.raises(WorkerGroupError, match="RayClassWithInitArgs"):
+            infer_dispatch(group, numbered(4, DataProto))

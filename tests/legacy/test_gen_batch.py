@@ -1,5 +1,7 @@
 """Rows of recipes become sessions, and the answer has what their loops read."""
 
+import asyncio
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from compat.protocol import DataProto
 from legacy.gen_batch import answer_in_kind, is_repeated, session_requests
 from runtime.arrays import object_array
 from runtime.config import load_config
+from runtime.rollout.server import RolloutServer
 
 
 @pytest.fixture(scope="module")
@@ -27,6 +30,20 @@ def token_rows(*rows):
     return DataProto.from_dict(tensors={"input_ids": ids, "attention_mask": mask})
 
 
+class Counted:
+    """The server's count of prompts, without the server's generator."""
+
+    def __init__(self):
+        self._counted_step, self._prompts = {}, {}
+
+    def __call__(self, *arguments):
+        return asyncio.run(RolloutServer.count_prompts(self, *arguments))
+
+
+def requests_of(prompts, config, step=1, count=None):
+    return session_requests(prompts, config, step, count or Counted())
+
+
 def places(requests):
     return [(submission.position, session) for submission, session, _ in requests]
 
@@ -37,7 +54,7 @@ def seeds(requests):
 
 def test_rows_of_one_prompt_are_its_sessions_whatever_their_order(config):
     prompts = token_rows([1, 2], [3], [1, 2], [3], [1, 2])
-    requests = session_requests(prompts, config, call=1)
+    requests = requests_of(prompts, config)
     assert places(requests) == [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2)]
     assert [submission.sample["raw_prompt_ids"] for submission, _, _ in requests] == [[1, 2], [3], [1, 2], [3], [1, 2]]
 
@@ -45,43 +62,59 @@ def test_rows_of_one_prompt_are_its_sessions_whatever_their_order(config):
 def test_a_uid_tells_equal_prompts_apart(config):
     prompts = token_rows([1], [1])
     prompts.non_tensor_batch["uid"] = object_array(["a", "b"])
-    assert places(session_requests(prompts, config, call=1)) == [(0, 0), (1, 0)]
+    assert places(requests_of(prompts, config)) == [(0, 0), (1, 0)]
 
 
-def test_no_two_of_768_rows_share_a_seed_in_any_call(config):
+def test_no_two_of_768_rows_share_a_seed_in_any_call_of_any_step(config):
     prompts = token_rows(*([number] for number in range(192))).repeat(4)
-    first, second = (seeds(session_requests(prompts, config, call)) for call in (1, 2))
-    assert len({*first, *second}) == 2 * 768
-    assert first == seeds(session_requests(prompts, config, call=1))
+    count = Counted()
+    drawn = [
+        *(seeds(requests_of(prompts, config, 1, count)) for _ in range(2)),
+        seeds(requests_of(prompts, config, 2, count)),
+    ]
+    assert len({seed for of_call in drawn for seed in of_call}) == 3 * 768
+    # A run that was resumed before step 2 has counted nothing yet.
+    assert drawn[2] == seeds(requests_of(prompts, config, 2))
+
+
+def test_validation_in_between_changes_no_seed_of_training(config):
+    prompts, validation, count = token_rows([1], [2]), token_rows([1]), Counted()
+    validation.meta_info["validate"] = True
+    requests_of(prompts, config, 1, count)
+    requests_of(validation, config, 1, count)
+    again = seeds(requests_of(prompts, config, 1, count))
+    alone = Counted()
+    requests_of(prompts, config, 1, alone)
+    assert again == seeds(requests_of(prompts, config, 1, alone))
 
 
 def test_equal_dataset_rows_under_two_uids_do_not_share_a_seed(config):
     prompts = token_rows([1], [1])
     prompts.non_tensor_batch |= {"uid": object_array(["a", "b"]), "row_number": object_array([7, 7])}
-    assert len(set(seeds(session_requests(prompts, config, call=1)))) == 2
+    assert len(set(seeds(requests_of(prompts, config)))) == 2
 
 
 def test_greedy_rows_and_greedy_calls(config):
     prompts = token_rows([1], [2])
     prompts.non_tensor_batch["__do_sample__"] = np.array([True, False])
-    assert [params.do_sample for *_, params in session_requests(prompts, config, 1)] == [True, False]
-    assert "__do_sample__" not in session_requests(prompts, config, 1)[0][0].sample
+    assert [params.do_sample for *_, params in requests_of(prompts, config)] == [True, False]
+    assert "__do_sample__" not in requests_of(prompts, config)[0][0].sample
     prompts = token_rows([1])
     prompts.meta_info["do_sample"] = False
-    assert [params.do_sample for *_, params in session_requests(prompts, config, 1)] == [False]
+    assert [params.do_sample for *_, params in requests_of(prompts, config)] == [False]
 
 
 def test_validation_has_its_own_parameters_and_seeds(config):
     train, val = token_rows([1]), token_rows([1])
     val.meta_info["validate"] = True
-    assert seeds(session_requests(train, config, 1)) != seeds(session_requests(val, config, 1))
-    (_, _, params) = session_requests(val, config, 1)[0]
+    assert seeds(requests_of(train, config)) != seeds(requests_of(val, config))
+    (_, _, params) = requests_of(val, config)[0]
     assert params.do_sample == config.actor_rollout_ref.rollout.val_kwargs.do_sample
 
 
 def test_rows_without_a_prompt_are_refused_by_what_they_lack(config):
     with pytest.raises(MissingColumnError, match=r"raw_prompt.*attention_mask"):
-        session_requests(DataProto.from_dict(tensors={"input_ids": torch.ones(1, 1)}), config, 1)
+        requests_of(DataProto.from_dict(tensors={"input_ids": torch.ones(1, 1)}), config)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +122,16 @@ def test_rows_without_a_prompt_are_refused_by_what_they_lack(config):
     [([[1], [2]], 2, False), ([[1], [1], [2], [2]], 2, True), ([[1], [2], [1], [2]], 2, True), ([[1], [2]], 1, True)],
 )
 def test_prompts_that_a_recipe_has_repeated_are_known(rows, n, repeated):
-    assert is_repeated(token_rows(*rows), n) is repeated
+    assert is_repeated(token_rows(*rows), n, prompts_a_step=64) is repeated
+
+
+def test_a_batch_as_large_as_the_loaders_is_not_repeated_whatever_it_says():
+    twice_in_the_file = token_rows([1], [1], [2], [2])
+    assert not is_repeated(twice_in_the_file, 2, prompts_a_step=4)
+    with_a_uid_a_row = token_rows([1], [1], [2], [2])
+    with_a_uid_a_row.non_tensor_batch["uid"] = object_array(list("abcd"))
+    assert is_repeated(with_a_uid_a_row, 2, prompts_a_step=2)
+    assert is_repeated(with_a_uid_a_row, 2, prompts_a_step=64)
 
 
 def played(rows, infos=None):

@@ -48,11 +48,15 @@ def test_a_step_sleep_and_new_weights():
 
     async def main():
         first = await step(server)
+        weights = {name: value.numpy().copy() for name, value in server._generator._model.state_dict().items()}
+        await server.update_weights(weights, version=(1, 2))
+        assert await server.holds() == (1, 2)
         await server.sleep()
-        await server.wake_up()
+        assert await server.holds() is None
+        await server.update_weights(weights)
+        assert await server.holds() is None  # nobody has named these
         again = await step(server)
-        zeros = {name: value.numpy() * 0 for name, value in server._generator._model.state_dict().items()}
-        await server.update_weights(zeros)
+        await server.update_weights({name: value * 0 for name, value in weights.items()})
         return first, again, await step(server)
 
     first, again, after = asyncio.run(main())
