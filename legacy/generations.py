@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from compat.ppo.validation_metrics import process_validation_metrics
 from compat.protocol import DataProto
 from compat.utils.tracking import ValidationGenerationsLogger
-from runtime.arrays import plain_value
+from runtime.errors import ConfigError
+from runtime.generations import samples_to_show, write_generations
+from runtime.validation_metrics import named_figures, process_validation_metrics
 
 
 class GenerationLogs:
@@ -23,14 +24,24 @@ class GenerationLogs:
     tokenizer: Any
     global_steps: int
     validation_generations_logger: ValidationGenerationsLogger
-    _dump_executor: ThreadPoolExecutor
+
+    @cached_property
+    def _dump_executor(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(max_workers=1)
 
     def _init_dump_executor(self) -> None:
-        self._dump_executor = ThreadPoolExecutor(max_workers=1)
+        """Nothing to do: the writer starts with the first file."""
+
+    @cached_property
+    def _dumps(self) -> list[Future[None]]:
+        """The files that are being written, or have been."""
+        return []
 
     def _shutdown_dump_executor(self) -> None:
-        """Wait until every file is written."""
-        self._dump_executor.shutdown(wait=True)
+        """Wait until every file is written. Raises what hindered the first that is not; files may be written again."""
+        waiting, self._dumps[:] = list(self._dumps), []
+        for dump in waiting:
+            dump.result()
 
     def _dump_generations(
         self,
@@ -51,7 +62,16 @@ class GenerationLogs:
             **{name: values for name, values in reward_extra_infos_dict.items() if len(values) == len(inputs)},
         }
         file = Path(dump_path) / f"{self.global_steps}.jsonl"
-        self._dump_executor.submit(_write, file, columns)
+        self._dumps.append(self._dump_executor.submit(self._write_generations, file, columns))
+
+    @staticmethod
+    def _write_generations(file: Path, columns: Mapping[str, Sequence[Any]]) -> None:
+        try:
+            write_generations(file, columns)
+        except OSError as error:
+            raise ConfigError(
+                f"{file} cannot be written ({error.strerror}); look at trainer.rollout_data_dir and validation_data_dir"
+            ) from error
 
     def _log_rollout_data(
         self,
@@ -77,10 +97,9 @@ class GenerationLogs:
     ) -> None:
         """Show ``trainer.log_val_generations`` samples, always the same ones of the same prompts."""
         wanted = int(self.config.trainer.get("log_val_generations") or 0)
-        samples = sorted(zip(inputs, outputs, scores, strict=True))
-        np.random.default_rng(42).shuffle(samples)
         if wanted:
-            self.validation_generations_logger.log(self.config.trainer.logger, samples[:wanted], self.global_steps)
+            samples = samples_to_show(inputs, outputs, scores, wanted)
+            self.validation_generations_logger.log(self.config.trainer.logger, samples, self.global_steps)
 
     def _val_metrics_update(
         self,
@@ -93,23 +112,21 @@ class GenerationLogs:
 
         The variable of ``val-core`` is ``acc`` where there is one, else ``reward``; all else is ``val-aux/``.
         """
-        metrics: dict[str, float] = {}
-        for source, variables in process_validation_metrics(data_sources, sample_uids, reward_extra_infos_dict).items():
-            core = "acc" if "acc" in variables else "reward"
-            for variable, figures in variables.items():
-                most = max(int(name.rpartition("@")[2].partition("/")[0]) for name in figures)
-                for name, value in figures.items():
-                    is_core = variable == core and name.startswith(("mean", "maj", "best")) and f"@{most}" in name
-                    metrics[f"val-{'core' if is_core else 'aux'}/{source}/{variable}/{name}"] = value
-        if len(sample_turns):
-            turns = np.concatenate(sample_turns)
-            figures = {"min": turns.min(), "max": turns.max(), "mean": turns.mean()}
-            metrics |= {f"val-aux/num_turns/{name}": value for name, value in figures.items()}
-        return metrics
+        figures = process_validation_metrics(data_sources, sample_uids, reward_extra_infos_dict)
+        return named_figures(figures, np.concatenate(sample_turns) if len(sample_turns) else np.array([]))
 
-
-def _write(file: Path, columns: Mapping[str, Sequence[Any]]) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    rows = zip(*columns.values(), strict=True)
-    lines = [json.dumps({name: plain_value(value) for name, value in zip(columns, row, strict=True)}) for row in rows]
-    file.write_text("\n".join(lines) + "\n")
+    def _merge_validation_results(
+        self, result_a: Mapping[str, Any] | None, result_b: Mapping[str, Any] | None
+    ) -> dict[str, float]:
+        """The figures of two parts of a validation, each as ``_validate(merged=True)`` returns it, or ``None``."""
+        parts = [part for part in (result_a, result_b) if part is not None and len(part["data_sources"])]
+        if not parts:
+            return {}
+        infos = [part["reward_extra_infos_dict"] for part in parts]
+        names = dict.fromkeys(name for of_part in infos for name in of_part)
+        return self._val_metrics_update(
+            np.concatenate([sources for part in parts for sources in part["data_sources"]]),
+            [uid for part in parts for uid in part["sample_uids"]],
+            {name: [value for of_part in infos for value in of_part.get(name, ())] for name in names},
+            [turns for part in parts for turns in part["sample_turns"]],
+        )

@@ -21,11 +21,13 @@ from legacy.agent_loop import AgentLoopWorker
 from legacy.generations import GenerationLogs
 from legacy.groups import ModelGroups
 from legacy.trainer import LegacyTrainer
+from runtime.arrays import object_array
 from runtime.balance import balanced_order
 from runtime.config import settle_config, uses_critic, uses_reference
 from runtime.data import build_dataloader
 from runtime.data.dataset import numbered
 from runtime.errors import ConfigError
+from runtime.generations import Generations
 from runtime.recipe import import_modules, with_modules_of_algorithms
 from runtime.reward import RewardStage
 from runtime.trainer.base import Series
@@ -218,7 +220,8 @@ class RayPPOTrainer(GenerationLogs, LegacyTrainer):
         columns = {name: np.array(values) for name, values in infos.items() if len(values) == len(batch)}
         assert batch.batch is not None
         batch.batch["rm_scores"] = scores
-        batch.non_tensor_batch.update(columns)
+        rows = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
+        batch.non_tensor_batch.update({**columns, "reward_extra_info": object_array(list(rows) or [{}] * len(batch))})
         batch.meta_info["reward_extra_keys"] = list(columns)
         return batch
 
@@ -275,6 +278,26 @@ class RayPPOTrainer(GenerationLogs, LegacyTrainer):
                 "(reward.custom_reward_function.path)"
             )
         return self.rm_wg.compute_rm_score(batch)
+
+    def _validate(self, merged: bool = False) -> dict[str, Any]:
+        """Play every validation prompt; its figures, or with ``merged`` what ``_merge_validation_results`` takes."""
+        played = self._play_validation()
+        if not merged:
+            return played.figures()
+        return {
+            "data_sources": [played.data_sources],
+            "sample_uids": played.uids,
+            "sample_turns": [np.array(played.turns)],
+            "reward_extra_infos_dict": played.variables,
+        }
+
+    def _write(self, played: Generations, folder: str) -> None:
+        self._dump_generations(
+            played.inputs, played.outputs, played.ground_truths, played.scores, played.variables, folder
+        )
+
+    def _show(self, played: Generations) -> None:
+        self._maybe_log_val_generations(played.inputs, played.outputs, played.scores)
 
     def _get_dp_size(self, worker_group: Any, role: str) -> int:  # noqa: ARG002
         """Data-parallel ranks of a group: all of them."""

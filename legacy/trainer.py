@@ -24,9 +24,10 @@ from runtime.arrays import object_array
 from runtime.balance import balanced_order
 from runtime.config import bypasses_old_log_prob
 from runtime.errors import ConfigError
+from runtime.generations import Generations
 from runtime.group_filter import GroupFilter
 from runtime.identity import TrajectoryKey
-from runtime.metrics import batch_metrics, by_source
+from runtime.metrics import batch_metrics
 from runtime.pf_ppo import Resampling
 from runtime.reward import RewardStage
 from runtime.trainer.base import Series, Trainer
@@ -186,11 +187,12 @@ class LegacyTrainer(Trainer):
     def whole_batch(self, batch: DataProto) -> DataProto:
         return batch
 
-    def validation_scores(self, prompts: list[Submission]) -> dict[str, list[float]]:
+    def generations(self, batch: DataProto) -> Generations:
+        return Generations.of(read_batch(batch, Generations.reads(column_names(batch))), self.prompts.tokenizer)
+
+    def validation_generations(self, prompts: list[Submission]) -> Generations:
         batch, _ = self.reward(self._play(prompts, validate=True))
-        trajectories = read_batch(batch, ["rm_scores", "data_source"])
-        totals = trajectories.responses.sum(trajectories["rm_scores"])
-        return by_source(trajectories.objects["data_source"], totals)
+        return self.generations(batch)
 
     def keys_of(self, batch: DataProto) -> list[TrajectoryKey]:
         return keys_of(batch)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -117,11 +116,3 @@ def _explained_variance(returns: Tensor, values: Tensor) -> dict[str, float]:
         return {}
     variance = torch.var(returns)
     return {"critic/vf_explained_var": float(1.0 - torch.var(returns - values) / (variance + 1e-5))}
-
-
-def by_source(sources: Iterable[str], totals: Tensor) -> dict[str, list[float]]:
-    """Row totals ``[B]`` by the ``data_source`` of each row."""
-    scores: dict[str, list[float]] = {}
-    for source, total in zip(sources, totals.tolist(), strict=True):
-        scores.setdefault(source, []).append(total)
-    return scores

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol, TypeAlias
 
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
@@ -45,6 +45,13 @@ class Run:
     """Training steps, for the progress bar; None: unknown."""
     start_step: int
     """The step that a resumed run goes on from; 0: a new run."""
+
+
+Sample: TypeAlias = Sequence[Any]
+"""A prompt, an answer and its score."""
+
+SAMPLES = "val/generations"
+"""Where backends show samples, as in verl."""
 
 
 class Backend(Protocol):
@@ -93,6 +100,12 @@ class Tracking:
         plain = {name: float(value) for name, value in metrics.items()}
         for backend in self.backends:
             backend.log(plain, step)
+
+    def log_samples(self, samples: Sequence[Sample], step: int) -> None:
+        """Show samples (prompt, answer, score) of a validation where a backend has a place for text."""
+        for backend in self.backends:
+            if show := getattr(backend, "show", None):
+                show(samples, step)
 
     def finish(self) -> None:
         """Close every backend; later calls do nothing."""
@@ -204,6 +217,9 @@ class TensorBoardBackend:
             self.writer.add_scalar(name, value, step)
         self.writer.flush()
 
+    def show(self, samples: Sequence[Sample], step: int) -> None:
+        self.writer.add_text(SAMPLES, as_text(samples), step)
+
     def finish(self) -> None:
         self.writer.close()
 
@@ -219,6 +235,9 @@ class WandbBackend:
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         self.run.log(dict(metrics), step=step)
+
+    def show(self, samples: Sequence[Sample], step: int) -> None:
+        self.run.log({SAMPLES: as_wandb_table(samples, step)}, step=step)
 
     def finish(self) -> None:
         self.run.finish()
@@ -238,6 +257,9 @@ class MlflowBackend:
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         self.mlflow.log_metrics({name.replace("@", "_at_"): value for name, value in metrics.items()}, step=step)
 
+    def show(self, samples: Sequence[Sample], step: int) -> None:
+        self.mlflow.log_dict(as_json(samples, step), f"val_step{step}.json")
+
     def finish(self) -> None:
         self.mlflow.end_run()
 
@@ -250,6 +272,24 @@ BACKENDS: dict[str, Callable[[Run], Backend]] = {
     "mlflow": MlflowBackend,
 }
 """By the names that ``trainer.logger`` takes."""
+
+
+def as_text(samples: Sequence[Sample]) -> str:
+    """Samples as Markdown, a rule between two."""
+    return "\n\n---\n\n".join("\n\n".join(str(part) for part in sample[:3]) for sample in samples)
+
+
+def as_json(samples: Sequence[Sample], step: int) -> dict[str, Any]:
+    """Samples as an object of one step."""
+    return {"step": step, "samples": [dict(zip(("input", "output", "score"), row, strict=False)) for row in samples]}
+
+
+def as_wandb_table(samples: Sequence[Sample], step: int) -> Any:
+    """Samples as a ``wandb.Table``, a row each."""
+    table = _installed("wandb", "wandb", "verlift[tracking]").Table(columns=["step", "input", "output", "score"])
+    for sample in samples:
+        table.add_data(step, *sample[:3])
+    return table
 
 
 def _installed(module: str, backend: str, requirement: str) -> Any:

@@ -117,6 +117,16 @@ def level_of(name: str) -> Level:
         raise KeyError(f"{name!r} is not a tensor field; declare its level in runtime.fields.LEVELS") from None
 
 
+def last_outputs(batch: TrajectoryBatch) -> Tensor:
+    """The row of the last output of each session, in row order, int64 ``[S]``."""
+    last: dict[tuple[str, int], int] = {}
+    for row, key in enumerate(batch.keys):
+        session = (key.uid, key.session_id)
+        if session not in last or key.index > batch.keys[last[session]].index:
+            last[session] = row
+    return torch.tensor(sorted(last.values()), dtype=torch.int64)
+
+
 def outcome_scores(scores: Sequence[float], responses: Segments) -> Tensor:
     """Token-level scores ``[T]`` float32 that hold each row's outcome on its last response token."""
     column = torch.zeros(responses.num_tokens, dtype=torch.float32)

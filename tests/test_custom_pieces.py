@@ -163,6 +163,6 @@ def test_a_manager_of_a_file_scores_training_and_validation(name, cluster, tmp_p
         figures = {key: value for line in lines for key, value in line.items()}
         logged[trainer] = {key: value for key, value in figures.items() if "time" not in key and "timing" not in key}
         assert figures["critic/rewards/mean"] > 0
-        assert figures["val-core/verlift/toy_letters/reward/mean"] > 0
+        assert figures["val-core/verlift/toy_letters/reward/mean@1"] > 0
     same = {key for key in logged["v1"] if not key.startswith("perf/throughput")}
     assert {key: logged["legacy"][key] for key in same} == {key: logged["v1"][key] for key in same}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
 
 from omegaconf import DictConfig
 
@@ -11,6 +13,7 @@ from compat.reward.adapters import pad_token_id, padded
 from runtime import metrics
 from runtime.advantage import AdvantageStage
 from runtime.data.chat import load_tokenizer
+from runtime.generations import Generations
 from runtime.group_filter import GroupFilter
 from runtime.pf_ppo import Resampling
 from runtime.recipe import import_modules
@@ -34,6 +37,11 @@ class DataWorker:
         import_modules(self.config)
         self.reward_stage = RewardStage.from_config(self.config)
         data_plane.connect()
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        """The policy's tokenizer."""
+        return load_tokenizer(self.config.actor_rollout_ref.model)
 
     def compute_rewards(self, batch: KVBatchMeta) -> None:
         """Run the reward stage."""
@@ -69,16 +77,14 @@ class DataWorker:
 
     def whole_batch(self, batch: Rows) -> DataProto:
         """All fields, padded as the legacy trainer pads them."""
-        tokenizer = load_tokenizer(self.config.actor_rollout_ref.model)
         data = self.config.data
         trajectories = data_plane.read(batch, data_plane.field_names(batch))
-        return padded(trajectories, (data.max_prompt_length, data.max_response_length), pad_token_id(tokenizer))
+        return padded(trajectories, (data.max_prompt_length, data.max_response_length), pad_token_id(self.tokenizer))
 
-    def scores_by_source(self, batch: KVBatchMeta) -> dict[str, list[float]]:
-        """The total score of each trajectory, by its ``data_source``."""
-        trajectories = data_plane.read(batch, ["rm_scores", "data_source"])
-        totals = trajectories.responses.sum(trajectories["rm_scores"])
-        return metrics.by_source(trajectories.objects["data_source"], totals)
+    def generations(self, batch: Rows) -> Generations:
+        """Texts and scores, one a session: what people read comes to the controller, tokens do not."""
+        trajectories = data_plane.read(batch, Generations.reads(data_plane.field_names(batch)))
+        return Generations.of(trajectories, self.tokenizer)
 
     def run_hooks(
         self,

@@ -14,6 +14,7 @@ from runtime.agent_loop import Submission
 from runtime.agent_loop.runner import session_params, sessions_each
 from runtime.balance import balanced_order
 from runtime.config import bypasses_old_log_prob, uses_critic
+from runtime.generations import Generations
 from runtime.group_filter import GroupFilter
 from runtime.identity import TrajectoryKey
 from runtime.pf_ppo import Resampling
@@ -98,12 +99,15 @@ class V1Trainer(Trainer):
         """Every token of the batch comes to the controller: a sampler of an old recipe lives there and reads it."""
         return self._on_data("whole_batch", batch)
 
-    def validation_scores(self, prompts: list[Submission]) -> dict[str, list[float]]:
+    def generations(self, batch: Rows) -> Generations:
+        return self._on_data("generations", batch)
+
+    def validation_generations(self, prompts: list[Submission]) -> Generations:
         buffer = self._replay_buffer("val")
         batch, _ = self.reward(self._play(prompts, buffer, validate=True))
-        scores = self._on_data("scores_by_source", batch)
+        played = self.generations(batch)
         buffer.clear(batch)
-        return scores
+        return played
 
     def keys_of(self, batch: Rows) -> list[TrajectoryKey]:
         return [TrajectoryKey.parse(key) for key in batch.keys]

@@ -82,24 +82,18 @@ class ValidationGenerationsLogger:
                 writer(self, samples, step)
 
     def _to_wandb(self, samples: Sequence[Sequence[Any]], step: int) -> None:
-        wandb = _import("wandb")
-        table = wandb.Table(columns=["step", "input", "output", "score"])
-        for sample in samples:
-            table.add_data(step, *sample[:3])
-        wandb.log({"val/generations": table}, step=step)
+        _import("wandb").log({tracking.SAMPLES: tracking.as_wandb_table(samples, step)}, step=step)
 
     def _to_mlflow(self, samples: Sequence[Sequence[Any]], step: int) -> None:
-        rows = [dict(zip(("input", "output", "score"), sample, strict=False)) for sample in samples]
-        _import("mlflow").log_dict({"step": step, "samples": rows}, f"val_step{step}.json")
+        _import("mlflow").log_dict(tracking.as_json(samples, step), f"val_step{step}.json")
 
     def _to_tensorboard(self, samples: Sequence[Sequence[Any]], step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
         run = f"{self.project_name}/{self.experiment_name}"
         folder = os.environ.get("TENSORBOARD_DIR") or f"tensorboard_log/{run}"
-        text = "\n\n---\n\n".join("\n\n".join(str(part) for part in sample[:3]) for sample in samples)
         with SummaryWriter(folder) as writer:
-            writer.add_text("val/generations", text, step)
+            writer.add_text(tracking.SAMPLES, tracking.as_text(samples), step)
 
 
 _SAMPLE_WRITERS = {

@@ -15,7 +15,7 @@ from runtime.data.chat import load_tokenizer
 from runtime.errors import RewardError
 from runtime.reward.batch import BatchRewardManager, BatchRewards, shared_by_sessions
 from runtime.reward.registry import build_batch_manager, scores_batches
-from runtime.trajectories import TrajectoryBatch
+from runtime.trajectories import TrajectoryBatch, last_outputs
 
 _SCORES = "rm_scores"
 
@@ -53,7 +53,7 @@ class RewardStage:
         if _SCORES in batch or self.manager is None:
             scores, objects = batch[_SCORES], {}
         else:
-            rows = _last_outputs(batch)
+            rows = last_outputs(batch)
             rewards = self.manager.score(batch.select(rows))
             scores = shared_by_sessions(rewards.scores, batch, rows)
             objects = {"reward_extra_info": _extra_info(rewards, batch, rows)}
@@ -62,16 +62,6 @@ class RewardStage:
             row = int(batch.responses.rows[bad[0, 0]])
             raise RewardError(f"rm_scores of trajectory {batch.keys[row]} hold {float(scores[bad[0, 0]])}")
         return Rewarded({_SCORES: scores, "token_level_scores": scores}, objects)
-
-
-def _last_outputs(batch: TrajectoryBatch) -> Tensor:
-    """The row of the last output of each session, in row order, int64 ``[S]``."""
-    last: dict[tuple[str, int], int] = {}
-    for row, key in enumerate(batch.keys):
-        session = (key.uid, key.session_id)
-        if session not in last or key.index > batch.keys[last[session]].index:
-            last[session] = row
-    return torch.tensor(sorted(last.values()), dtype=torch.int64)
 
 
 def _extra_info(rewards: BatchRewards, batch: TrajectoryBatch, rows: Tensor) -> np.ndarray:

@@ -6,6 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from runtime.agent_loop import Submission
 from runtime.cluster import start_ray
 from runtime.config import bypasses_old_log_prob
 from runtime.fields import REARRANGING
+from runtime.generations import Generations, samples_to_show, write_generations
 from runtime.group_filter import GroupFilter
 from runtime.identity import TrajectoryKey
 from runtime.metrics import READS
@@ -147,8 +149,12 @@ class Trainer(ABC):
         """A finished batch as a legacy one, a ``DataProto``, for a sampler that learns from it."""
 
     @abstractmethod
-    def validation_scores(self, prompts: list[Submission]) -> dict[str, list[float]]:
-        """Play validation prompts; the outcome of every trajectory by ``data_source``."""
+    def generations(self, batch: Any) -> Generations:
+        """Texts and scores of a scored batch, one a session."""
+
+    @abstractmethod
+    def validation_generations(self, prompts: list[Submission]) -> Generations:
+        """Play and score validation prompts."""
 
     @abstractmethod
     def record(self, batch: Any | None, stage: str, series: Series, digests: Mapping[str, str]) -> None:
@@ -235,6 +241,8 @@ class Trainer(ABC):
         metrics |= self.batch_metrics(batch)
         if self.prompts.curriculum is not None:
             self.prompts.curriculum.update(batch=self.whole_batch(batch))
+        if self.config.trainer.rollout_data_dir:
+            self._write(self.generations(batch), self.config.trainer.rollout_data_dir)
         self.finish_step(batch)
         seconds = time.perf_counter() - started
         metrics["timing_s/step"] = metrics["perf/time_per_step"] = seconds
@@ -315,12 +323,28 @@ class Trainer(ABC):
         return self.global_steps
 
     def _validate(self) -> dict[str, float]:
-        """Play every validation prompt; the mean reward of each ``data_source`` under verl's metric name."""
-        scores: dict[str, list[float]] = {}
-        for prompts in self.prompts.validation_batches(self.global_steps):
-            for source, values in self.validation_scores(prompts).items():
-                scores.setdefault(source, []).extend(values)
-        return {f"val-core/{source}/reward/mean": sum(values) / len(values) for source, values in scores.items()}
+        """Play every validation prompt; figures under verl's names (``val-core/SOURCE/VARIABLE/mean@N``, ...)."""
+        return self._play_validation().figures()
+
+    def _play_validation(self) -> Generations:
+        """Play and score every validation prompt; written and shown as ``trainer`` says."""
+        batches = self.prompts.validation_batches(self.global_steps)
+        played = Generations.together([self.validation_generations(prompts) for prompts in batches])
+        settings = self.config.trainer
+        if played.scores and settings.validation_data_dir:
+            self._write(played, settings.validation_data_dir)
+        if played.scores and settings.log_val_generations:
+            self._show(played)
+        return played
+
+    def _show(self, played: Generations) -> None:
+        assert self.tracking is not None
+        wanted = self.config.trainer.log_val_generations
+        samples = samples_to_show(played.inputs, played.outputs, played.scores, wanted)
+        self.tracking.log_samples(samples, self.global_steps)
+
+    def _write(self, played: Generations, folder: str) -> None:
+        write_generations(Path(folder) / f"{self.global_steps}.jsonl", played.columns(self.global_steps))
 
 
 def with_schedule_length(config: DictConfig, total_steps: int) -> DictConfig:

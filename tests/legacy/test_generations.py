@@ -1,7 +1,6 @@
 """Validation figures have verl's names, and generations end up in files."""
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,6 +8,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from legacy.generations import GenerationLogs
+from runtime.errors import ConfigError
 
 
 @pytest.fixture
@@ -16,7 +16,6 @@ def trainer():
     trainer = GenerationLogs()
     trainer.config = OmegaConf.create({"trainer": {"log_val_generations": 2, "logger": ["console"]}})
     trainer.global_steps = 3
-    trainer._dump_executor = ThreadPoolExecutor(1)
     shown = trainer.shown = []
     trainer.validation_generations_logger = SimpleNamespace(log=lambda *arguments: shown.append(arguments))
     return trainer
@@ -50,3 +49,26 @@ def test_a_generation_is_one_line_of_a_file(trainer, tmp_path):
     trainer._shutdown_dump_executor()
     lines = [json.loads(line) for line in (tmp_path / "new" / "3.jsonl").read_text().splitlines()]
     assert lines[1] == {"input": "q", "output": "b", "gts": None, "score": 0.0, "step": 3, "acc": 0.0}
+
+
+def test_what_could_not_be_written_is_told_and_the_next_file_is_written(trainer, tmp_path):
+    (tmp_path / "file").write_text("")
+    trainer._dump_generations(["p"], ["a"], ["x"], [1.0], {}, str(tmp_path / "file"))
+    with pytest.raises(ConfigError, match=r"3\.jsonl.*rollout_data_dir"):
+        trainer._shutdown_dump_executor()
+    trainer._dump_generations(["p"], ["a"], ["x"], [1.0], {}, str(tmp_path / "new"))
+    trainer._shutdown_dump_executor()
+    assert (tmp_path / "new" / "3.jsonl").exists()
+
+
+def test_parts_of_a_validation_are_merged(trainer):
+    part = {
+        "data_sources": [["math"] * 2],
+        "sample_uids": ["a", "b"],
+        "sample_turns": [np.array([2, 2])],
+        "reward_extra_infos_dict": {"reward": [1.0, 0.0]},
+    }
+    other = {**part, "sample_uids": ["c", "d"], "reward_extra_infos_dict": {"reward": [1.0, 1.0]}}
+    assert trainer._merge_validation_results(part, other)["val-core/math/reward/mean@1"] == 0.75
+    assert trainer._merge_validation_results(part, None)["val-core/math/reward/mean@1"] == 0.5
+    assert trainer._merge_validation_results(None, None) == {}

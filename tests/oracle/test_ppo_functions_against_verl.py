@@ -17,8 +17,9 @@ import numpy as np
 import pytest
 import torch
 
-from compat.ppo import advantage, core_algos, debug_metrics, kl, metrics, rollout_correction, validation_metrics
+from compat.ppo import advantage, core_algos, debug_metrics, kl, metrics, rollout_correction
 from compat.protocol import DataProto
+from runtime import validation_metrics
 
 pytestmark = pytest.mark.oracle
 FOLDER = Path(__file__).parents[2] / ".oracle"

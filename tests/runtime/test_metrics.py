@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from runtime.identity import TrajectoryKey
-from runtime.metrics import batch_metrics, by_source
+from runtime.metrics import batch_metrics
 from runtime.trajectories import TrajectoryBatch
 from shared_algos.segments import Segments
 
@@ -69,7 +69,3 @@ def test_a_row_without_a_response_counts_among_the_lengths_alone():
     assert metrics["response/aborted_ratio"] == pytest.approx(1 / 3)
     assert (metrics["response_length/min"], metrics["response_length_non_aborted/min"]) == (0.0, 2.0)
     assert metrics["response_length_non_aborted/clip_ratio"] == 0.5
-
-
-def test_totals_are_filed_by_source():
-    assert by_source(["x", "y", "x"], torch.tensor([1.0, 2.0, 3.0])) == {"x": [1.0, 3.0], "y": [2.0]}

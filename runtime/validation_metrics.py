@@ -69,6 +69,27 @@ def process_validation_metrics(
     return {source: _of_source(list(by_uid.values()), seed) for source, by_uid in prompts.items()}
 
 
+def named_figures(figures: Figures, turns: np.ndarray) -> dict[str, float]:
+    """``figures`` under the names that verl logs: ``val-core/`` for the mean, best and majority of all n answers.
+
+    The variable of ``val-core`` is ``acc`` where there is one, else ``reward``; all else is ``val-aux/``.
+
+    turns: of each session, ``[N]``; may be empty.
+    """
+    metrics: dict[str, float] = {}
+    for source, variables in figures.items():
+        core = "acc" if "acc" in variables else "reward"
+        for variable, of_variable in variables.items():
+            most = max(int(name.rpartition("@")[2].partition("/")[0]) for name in of_variable)
+            for name, value in of_variable.items():
+                is_core = variable == core and name.startswith(("mean", "maj", "best")) and f"@{most}" in name
+                metrics[f"val-{'core' if is_core else 'aux'}/{source}/{variable}/{name}"] = value
+    if len(turns):
+        extremes = {"min": turns.min(), "max": turns.max(), "mean": turns.mean()}
+        metrics |= {f"val-aux/num_turns/{name}": float(value) for name, value in extremes.items()}
+    return metrics
+
+
 def _count_missing(variables: dict[str, list[Any]], expected: int) -> None:
     there = _numbers(variables.get("acc", ()))
     variables["acc_success_only"] = there
