@@ -32,8 +32,10 @@ data/chain_sum/train.parquet: | setup
 	$(BIN)/verlift data reasoning-gym --task chain_sum --rows 64 --seed 1 --out $@ \
 		--set min_terms=2 --set max_terms=2 --set min_digits=1 --set max_digits=1
 
+# Tests of one process run side by side; those on Ray share one Ray and one TransferQueue, one after the other.
 test: setup oracle lint types  ## lint, types, import rules and every test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m 'not ray and not evidence' --numprocesses auto --maxprocesses 8 --dist loadfile
+	$(BIN)/python -m pytest -m 'ray and not evidence'
 
 lint: setup  ## ruff and the import rules
 	$(BIN)/ruff check .
@@ -48,6 +50,7 @@ oracle: setup  ## verl 0.9.1 beside the project, for tests that compare with it
 
 evidence: setup oracle  ## what is too long for CI; prints its counts
 	$(BIN)/python -m pytest -m 'slow or evidence'
+	EXACTNESS_BATCHES=200 $(BIN)/python -m pytest tests/shared_algos/test_exactness.py
 	ORACLE_EXAMPLES=2000 $(BIN)/python -m pytest tests/oracle/test_oracle_protocol.py
 
 docs: setup  ## write the tables of docs/algorithms.md anew

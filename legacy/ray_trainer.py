@@ -91,6 +91,7 @@ class RayPPOTrainer(GenerationLogs, LegacyTrainer):
     hybrid_engine = async_rollout_mode = True
     ref_in_actor = use_teacher_policy = use_prefix_grouper = use_rm = False
     reward_loop_manager = teacher_model_manager = distillation_config = llm_server_manager = None
+    processor = train_dataset = val_dataset = None
     reward_fn: Callable[..., Any] | None = None
     val_reward_fn: Callable[..., Any] | None = None
     max_steps_duration = 0.0

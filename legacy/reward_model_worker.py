@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 from transformers import AutoModelForTokenClassification
 
@@ -20,14 +20,16 @@ class RewardModelWorker(Worker):
     """One replica of a reward model; rows are shared out among the ranks.
 
     config: ``config.reward_model`` as verl's recipes give it: ``model.path`` names a token classifier with one label,
-    whose output at the last token is the score. Raises ``ConfigError`` for ``model.input_tokenizer``: answers are
-    scored in the tokens of the policy.
+    whose output at the last token is the score. Raises ``ConfigError`` for a ``model.input_tokenizer`` that is not the
+    policy's: answers are scored in the tokens of the policy.
     """
 
     def __init__(self, config: DictConfig, **_unused: Any) -> None:
         super().__init__()
         self.config = config
-        if config.model.get("input_tokenizer") is not None:
+        policy = OmegaConf.select(config._get_root(), "actor_rollout_ref.model.path")
+        # verl's default names the policy's folder.
+        if config.model.get("input_tokenizer") not in (None, policy):
             raise ConfigError(
                 "reward_model.model.input_tokenizer: answers are not translated into another chat template; take a "
                 "reward model with the policy's tokenizer, and leave it null"

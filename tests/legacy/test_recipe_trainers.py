@@ -1,11 +1,11 @@
-"""Trainers that recipes build in their own ways: constructors and starts to the letter of verl, rewards of the driver."""
+"""Trainers that recipes build in their own ways: starts to the letter of verl, rewards of the driver or of a model."""
 
 import json
 
 import pytest
 import ray
 import torch
-from transformers import AutoConfig, AutoModelForTokenClassification
+from transformers import AutoModelForTokenClassification
 
 from compat.protocol import DataProto
 from compat.single_controller.actors import RayClassWithInitArgs, create_colocated_worker_cls
@@ -109,8 +109,8 @@ def lines(path):
 def judge(tmp_path):
     """A classifier of the tiny policy's tokens, with random weights."""
     torch.manual_seed(0)
-    settings = AutoConfig.from_pretrained(local_model("tiny://model?seed=0"), num_labels=1)
-    AutoModelForTokenClassification.from_config(settings).save_pretrained(tmp_path / "judge")
+    model = AutoModelForTokenClassification.from_pretrained(local_model("tiny://model"), num_labels=1)
+    model.save_pretrained(tmp_path / "judge")
     return tmp_path / "judge"
 
 

@@ -4,6 +4,8 @@ Advantages are equal before they are cast. A loss is a float64 sum whose last bi
 by ``to_float32``, as trainers report it, it is equal in every batch tried here. Gradients are equal as they come.
 """
 
+import os
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -12,6 +14,9 @@ from hypothesis import strategies as st
 from shared_algos.advantages import ADVANTAGES, AdvantageConfig, compute_advantages
 from shared_algos.aggregation import AGGREGATIONS, to_float32
 from shared_algos.policy_losses import POLICY_LOSSES
+
+BATCHES = int(os.environ.get("EXACTNESS_BATCHES", "40"))
+"""Random batches of each law and name; `make evidence` takes more."""
 
 seeds = st.integers(0, 2**32)
 modes = st.sampled_from(AGGREGATIONS)
@@ -27,7 +32,7 @@ def permutation(rows, seed):
 
 
 @estimators
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=BATCHES, deadline=None)
 @given(seed=seeds)
 def test_advantages_do_not_depend_on_row_order(random_batch, name, seed):
     batch = random_batch(seed).suited(name)
@@ -40,7 +45,7 @@ def test_advantages_do_not_depend_on_row_order(random_batch, name, seed):
 
 
 @estimators
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=BATCHES, deadline=None)
 @given(seed=seeds)
 def test_advantages_do_not_depend_on_padding(random_batch, name, seed):
     batch = random_batch(seed).suited(name)
@@ -53,7 +58,7 @@ def test_advantages_do_not_depend_on_padding(random_batch, name, seed):
 
 
 @pytest.mark.parametrize("name", sorted(set(ADVANTAGES.names()) - WHOLE_BATCH))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=BATCHES // 2, deadline=None)
 @given(seed=seeds)
 def test_groups_do_not_see_each_other(random_batch, name, seed):
     batch = random_batch(seed).suited(name)
@@ -74,7 +79,7 @@ def test_groups_that_see_each_other_are_listed(random_batch, name):
 
 
 @estimators
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=BATCHES // 4, deadline=None)
 @given(seed=seeds)
 def test_rows_that_take_no_part_change_nothing(random_batch, name, seed):
     """Without them the batch has the same advantages, and their own are 0."""
@@ -90,7 +95,7 @@ def test_rows_that_take_no_part_change_nothing(random_batch, name, seed):
 
 
 @losses
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=BATCHES, deadline=None)
 @given(seed=seeds, mode=modes, cuts=st.lists(st.integers(0, 40), max_size=5))
 def test_losses_do_not_depend_on_order_and_splits(random_batch, name, seed, mode, cuts):
     """Rows in another order, cut into micro-batches anywhere (an empty one included): the parts add up."""
@@ -106,7 +111,7 @@ def test_losses_do_not_depend_on_order_and_splits(random_batch, name, seed, mode
 
 
 @losses
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=BATCHES, deadline=None)
 @given(seed=seeds, mode=modes)
 def test_losses_do_not_depend_on_padding(random_batch, name, seed, mode):
     batch = random_batch(seed)
