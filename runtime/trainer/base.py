@@ -198,6 +198,8 @@ class Trainer(ABC):
 
     def fit(self) -> None:
         """Train for ``total_training_steps`` steps."""
+        if self.config.trainer.save_freq > 0:
+            self.prompts.check_resumable()
         self.tracking = self._open_tracking()
         self._load_checkpoint()
         self.workers.policy_weights.bring_newest()

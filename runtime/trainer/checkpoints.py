@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import codecs
+import io
 import os
+import pickle
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from omegaconf import DictConfig
 
@@ -35,13 +40,14 @@ class Checkpoints:
     def save(self, step: int, groups: Mapping[str, WorkerGroup], state: Mapping[str, Any]) -> Path:
         """Write every rank of ``groups`` (by ``actor``, ``critic``) and the trainer's ``state``, then the step's name.
 
-        A run that ends in between leaves the checkpoint before it as the newest one. state: numbers, text, tensors and
-        containers of them.
+        A run that ends in between leaves the checkpoint before it as the newest one. state: numbers, text, tensors,
+        numpy arrays and containers of them. Raises ``CheckpointError`` for anything else, before anything is written.
         """
+        state = _packed(state)
         folder = self.root / f"{_STEP}{step}"
         for role, group in groups.items():
             group.call_all("save_checkpoint", str(folder / role))
-        _write(folder / _TRAINER, lambda file: torch.save(dict(state), file))
+        _write(folder / _TRAINER, lambda file: file.write_bytes(state))
         _write(self.root / LATEST, lambda file: file.write_text(str(step)))
         for role in groups:
             self._drop_old(role, step)
@@ -57,8 +63,7 @@ class Checkpoints:
             return 0, {}
         for role, group in groups.items():
             group.call_all("load_checkpoint", str(folder / role))
-        # Numbers, containers and tensors only: reading a checkpoint runs no code.
-        state = torch.load(folder / _TRAINER, weights_only=True)
+        state = _unpacked((folder / _TRAINER).read_bytes(), folder / _TRAINER)
         if self._settings.del_local_ckpt_after_load:
             shutil.rmtree(folder)
         return step_of(folder), state
@@ -101,11 +106,59 @@ def _is_step(folder: Path) -> bool:
 
 
 def find_latest_ckpt_path(path: str | os.PathLike[str] | None, directory_format: str = _STEP + "{}") -> str | None:
-    """The folder of the newest whole checkpoint below ``path``, ``None`` without one (``verl.utils.checkpoint``)."""
+    """The folder of the newest whole checkpoint below ``path``, ``None`` without one (``verl.utils.checkpoint``).
+
+    Raises ``CheckpointError`` where the newest one is named but gone: verl would start from 0 without a word.
+    """
     if path is None or not (Path(path) / LATEST).is_file():
         return None
     folder = Path(path) / directory_format.format((Path(path) / LATEST).read_text().strip())
-    return str(folder) if folder.is_dir() else None
+    if not folder.is_dir():
+        raise CheckpointError(
+            f"{Path(path) / LATEST} names {folder.name}, which is not there (trainer.del_local_ckpt_after_load deletes "
+            "what was loaded). Put it back, write an earlier step into the file, or delete the file to start anew"
+        )
+    return str(folder)
+
+
+_NUMPY = [
+    np._core.multiarray._reconstruct,
+    np._core.multiarray.scalar,
+    np.ndarray,
+    np.dtype,
+    *{type(np.dtype(code)) for code in np.typecodes["All"] if code != "O"},
+    # Old-style random states hold bytes, which pickle spells as text.
+    codecs.encode,
+]
+"""What numpy's numbers and arrays are rebuilt with; none of it runs code that a file brings."""
+
+
+def _packed(state: Mapping[str, Any]) -> bytes:
+    """``state`` as ``torch.save`` writes it, once it is known to be read again."""
+    for name, value in state.items():
+        file = io.BytesIO()
+        try:
+            torch.save({name: value}, file)
+            _unpacked(file.getvalue(), name)
+        except (CheckpointError, AttributeError, TypeError, pickle.PicklingError) as error:
+            raise CheckpointError(
+                f"the state {name!r} cannot be saved so that reading it runs no code ({error}); the state_dict of a "
+                "sampler or a data set may hold numbers, text, tensors, numpy arrays and containers of them"
+            ) from error
+    file = io.BytesIO()
+    torch.save(dict(state), file)
+    return file.getvalue()
+
+
+def _unpacked(data: bytes, what: object) -> Mapping[str, Any]:
+    """Numbers, text, tensors, arrays and containers only: reading a checkpoint runs no code."""
+    try:
+        with torch.serialization.safe_globals(_NUMPY):
+            return torch.load(io.BytesIO(data), weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        reason = re.search(r"Unsupported \S+ \S+|GLOBAL \S+", str(error))
+        told = f"it holds {reason[0].split()[-1]}" if reason else str(error).splitlines()[0]
+        raise CheckpointError(f"{what} cannot be read: {told}") from error
 
 
 def _age(folder: Path) -> int:

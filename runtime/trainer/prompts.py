@@ -77,6 +77,14 @@ class PromptSource:
             rows += next(self._supply)
         return self._submissions(rows, "train", self._step, self._locate, self._submitted)
 
+    def check_resumable(self) -> None:
+        """``DataError`` for a loader whose place cannot be saved: better before the training than after it."""
+        if not hasattr(self.loader, "state_dict"):
+            raise DataError(
+                f"the train_dataloader is a {type(self.loader).__name__}, which has no state_dict, so no checkpoint "
+                "can say where the data goes on; use torchdata's StatefulDataLoader, or set trainer.save_freq=-1"
+            )
+
     def state_dict(self) -> dict[str, Any]:
         """The place in the data, between two steps."""
         return {"epoch": self._epoch, "loader": self.loader.state_dict()}
@@ -125,6 +133,11 @@ class PromptSource:
         """seen: how often each row number has been submitted in this step; counted on."""
         submissions = []
         for position, sample in enumerate(samples, start=seen.total()):
+            if ROW_NUMBER not in sample:
+                raise DataError(
+                    f"a batch of the {partition} loader has no {ROW_NUMBER!r}, only {sorted(sample)}: its collate_fn "
+                    "must keep every key of the rows, and the data set of a loader of your own must number its rows"
+                )
             row = int(sample[ROW_NUMBER])
             identity = PromptIdentity(self.seed, partition, step, row, seen[row])
             seen[row] += 1

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from omegaconf import OmegaConf
@@ -62,7 +63,50 @@ def test_a_step_that_was_not_finished_is_not_the_newest(tmp_path):
     (tmp_path / "global_step_2" / "actor").mkdir(parents=True)
     assert store.load({"actor": Group()})[0] == 1
     (tmp_path / LATEST).write_text("7")
-    assert find_latest_ckpt_path(tmp_path) is None
+    with pytest.raises(CheckpointError, match="global_step_7, which is not there"):
+        store.load({"actor": Group()})
+
+
+def test_a_run_does_not_start_anew_where_its_checkpoint_was_deleted(tmp_path):
+    store = checkpoints(tmp_path, del_local_ckpt_after_load=True)
+    store.save(3, {"actor": Group()}, {"kl_coef": 0.5})
+    assert store.load({"actor": Group()}) == (3, {"kl_coef": 0.5})
+    with pytest.raises(CheckpointError, match="del_local_ckpt_after_load"):
+        store.load({"actor": Group()})
+
+
+def test_numpy_states_of_samplers_are_read_back(tmp_path):
+    store = checkpoints(tmp_path)
+    drawn = np.random.RandomState(3)
+    state = {
+        "weights": np.linspace(0, 1, 5),
+        "mean": np.float64(0.25),
+        "random": drawn.get_state(),
+        "names": np.array(["a"]),
+    }
+    store.save(1, {"actor": Group()}, {"prompts": state})
+    read = store.load({"actor": Group()})[1]["prompts"]
+    assert np.array_equal(read["weights"], state["weights"])
+    assert read["mean"] == state["mean"]
+    again = np.random.RandomState()
+    again.set_state(read["random"])
+    assert again.rand() == drawn.rand()
+
+
+def test_what_could_not_be_read_back_is_refused_before_anything_is_written(tmp_path):
+    store, group = checkpoints(tmp_path), Group()
+    for state in (
+        {"prompts": {"sampler": Group()}},
+        {"prompts": np.array([Path("x")], dtype=object)},
+        {"prompts": store.save},
+    ):
+        with pytest.raises(CheckpointError, match=r"the state 'prompts' cannot be saved"):
+            store.save(1, {"actor": group}, state)
+    assert not list(tmp_path.iterdir())
+    store.save(1, {"actor": group}, {})
+    (tmp_path / "global_step_1" / "trainer.pt").write_bytes(b"PK half a file")
+    with pytest.raises(CheckpointError, match=r"trainer\.pt cannot be read"):
+        store.load({"actor": group})
 
 
 @pytest.mark.parametrize(

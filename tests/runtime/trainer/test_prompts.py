@@ -1,11 +1,14 @@
 """From the loader's batches to training steps."""
 
+import pytest
 from datasets import Dataset
+from torch.utils.data import DataLoader
 
 from runtime.config import load_config
+from runtime.errors import DataError
 from runtime.fields import STAGE_NAMES
 from runtime.trainer.base import with_schedule_length
-from runtime.trainer.prompts import PromptSource
+from runtime.trainer.prompts import PromptLoaders, PromptSource
 from runtime.trainer.stages import configured_stages, updates_actor, written_fields
 
 
@@ -79,3 +82,21 @@ def test_log_probs_of_the_rollout_are_written_only_when_configured():
 def test_the_actor_waits_for_the_critic_as_in_verl():
     config = load_config("tiny", ["trainer.critic_warmup=3"]).config
     assert [updates_actor(config, step) for step in (1, 2, 3, 4)] == [False, False, True, True]
+
+
+def loaders_of(rows, **arguments):
+    return PromptLoaders(None, DataLoader(rows, batch_size=2, **arguments), lambda: None)
+
+
+def test_a_loader_without_a_place_is_told_before_training():
+    config = load_config("tiny", ["trainer.total_training_steps=1"]).config
+    prompts = PromptSource(config, loaders_of([{"row_number": 0}, {"row_number": 1}]))
+    with pytest.raises(DataError, match=r"DataLoader, which has no state_dict.*StatefulDataLoader"):
+        prompts.check_resumable()
+
+
+def test_rows_without_their_number_are_named():
+    config = load_config("tiny", ["trainer.total_training_steps=1", "data.train_batch_size=2"]).config
+    prompts = PromptSource(config, loaders_of([{"uid": "a"}, {"uid": "b"}]))
+    with pytest.raises(DataError, match=r"no 'row_number', only \['uid'\]"):
+        next(prompts.batches())
