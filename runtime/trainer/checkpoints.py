@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy._core import multiarray
 from omegaconf import DictConfig
 
 from runtime.errors import CheckpointError
@@ -43,11 +44,11 @@ class Checkpoints:
         A run that ends in between leaves the checkpoint before it as the newest one. state: numbers, text, tensors,
         numpy arrays and containers of them. Raises ``CheckpointError`` for anything else, before anything is written.
         """
-        state = _packed(state)
+        packed = _packed(state)
         folder = self.root / f"{_STEP}{step}"
         for role, group in groups.items():
             group.call_all("save_checkpoint", str(folder / role))
-        _write(folder / _TRAINER, lambda file: file.write_bytes(state))
+        _write(folder / _TRAINER, lambda file: file.write_bytes(packed))
         _write(self.root / LATEST, lambda file: file.write_text(str(step)))
         for role in groups:
             self._drop_old(role, step)
@@ -121,9 +122,9 @@ def find_latest_ckpt_path(path: str | os.PathLike[str] | None, directory_format:
     return str(folder)
 
 
-_NUMPY = [
-    np._core.multiarray._reconstruct,
-    np._core.multiarray.scalar,
+_NUMPY: list[Any] = [
+    multiarray._reconstruct,
+    multiarray.scalar,
     np.ndarray,
     np.dtype,
     *{type(np.dtype(code)) for code in np.typecodes["All"] if code != "O"},

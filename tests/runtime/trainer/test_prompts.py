@@ -96,7 +96,7 @@ def test_a_loader_without_a_place_is_told_before_training():
 
 
 def test_rows_without_their_number_are_named():
-    config = load_config("tiny", ["trainer.total_training_steps=1", "data.train_batch_size=2"]).config
+    config = load_config("tiny", ["trainer.total_training_steps=1"]).config
     prompts = PromptSource(config, loaders_of([{"uid": "a"}, {"uid": "b"}]))
     with pytest.raises(DataError, match=r"no 'row_number', only \['uid'\]"):
         next(prompts.batches())
