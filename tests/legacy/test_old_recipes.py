@@ -1,5 +1,6 @@
 """Recipes as people wrote them for verl 0.3 to 0.9 run unmodified under ``verlift exec``, for real."""
 
+import json
 import os
 import re
 import subprocess
@@ -46,10 +47,15 @@ def test_remax_of_2026_with_a_worker_class_and_a_group_of_its_own(tmp_path):
 
 
 def test_a_custom_estimator_loss_and_reward_manager_in_verls_own_loop(tmp_path):
-    output = run("custom_pieces/run_tiny.sh", tmp_path)
+    output = run("custom_pieces/run_tiny.sh", tmp_path, f"trainer.rollout_data_dir={tmp_path}/played")
     assert losses(output).keys() == {1, 2}
     assert output.count("recipe saw") == 2
     assert "'recipe/score_std'" in output
+    assert all(float(norm) > 0 for norm in re.findall(r"grad norm ([\d.]+)", output))
+    played = [json.loads(line) for line in (tmp_path / "played" / "2.jsonl").read_text().splitlines()]
+    # What was trained on is the manager's score: the task's, less 0.01 for each of at most 16 tokens.
+    taken_off = [100 * (row["task_score"] - row["score"]) for row in played]
+    assert all(1 <= round(tokens) <= 16 and tokens == pytest.approx(round(tokens), abs=1e-4) for tokens in taken_off)
 
 
 @pytest.mark.evidence
