@@ -23,7 +23,11 @@ class GenerationLogs:
     config: Any
     tokenizer: Any
     global_steps: int
-    validation_generations_logger: ValidationGenerationsLogger
+
+    @cached_property
+    def validation_generations_logger(self) -> ValidationGenerationsLogger:
+        """What shows samples of a validation."""
+        return ValidationGenerationsLogger(self.config.trainer.project_name, self.config.trainer.experiment_name)
 
     @cached_property
     def _dump_executor(self) -> ThreadPoolExecutor:

@@ -16,7 +16,6 @@ from compat.reward.helpers import compute_reward, extract_reward
 from compat.single_controller.pools import ResourcePoolManager
 from compat.single_controller.ray_worker_group import RayWorkerGroup
 from compat.single_controller.roles import Role
-from compat.utils.tracking import ValidationGenerationsLogger
 from legacy.agent_loop import AgentLoopWorker
 from legacy.generations import GenerationLogs
 from legacy.groups import ModelGroups
@@ -56,6 +55,16 @@ class RayPPOTrainer(GenerationLogs, LegacyTrainer):
     Raises ``ConfigError`` for a config that cannot be trained.
     """
 
+    # What verl's trainer has and this one need not set: recipes read them.
+    hybrid_engine = async_rollout_mode = True
+    ref_in_actor = use_teacher_policy = use_prefix_grouper = use_rm = False
+    reward_loop_manager = teacher_model_manager = distillation_config = llm_server_manager = None
+    processor = train_dataset = val_dataset = None
+    reward_fn: Callable[..., Any] | None = None
+    val_reward_fn: Callable[..., Any] | None = None
+    max_steps_duration = 0.0
+    total_training_steps: int
+
     def __init__(
         self,
         config: DictConfig,
@@ -81,21 +90,8 @@ class RayPPOTrainer(GenerationLogs, LegacyTrainer):
         self.device_name = device_name or self.config.trainer.device
         self.use_critic, self.use_reference_policy = uses_critic(self.config), uses_reference(self.config)
         self.use_rm = Role.RewardModel in role_worker_mapping
-        self.validation_generations_logger = ValidationGenerationsLogger(
-            self.config.trainer.project_name, self.config.trainer.experiment_name
-        )
         self._create_dataloader(train_dataset, val_dataset, collate_fn, train_sampler)
         self._settle()
-
-    # What verl's trainer has and this one need not set: recipes read them.
-    hybrid_engine = async_rollout_mode = True
-    ref_in_actor = use_teacher_policy = use_prefix_grouper = use_rm = False
-    reward_loop_manager = teacher_model_manager = distillation_config = llm_server_manager = None
-    processor = train_dataset = val_dataset = None
-    reward_fn: Callable[..., Any] | None = None
-    val_reward_fn: Callable[..., Any] | None = None
-    max_steps_duration = 0.0
-    total_training_steps: int
 
     def _validate_config(self) -> None:
         """Read ``self.config`` as ``load_config`` reads one; a second call does nothing.
@@ -171,7 +167,7 @@ class RayPPOTrainer(GenerationLogs, LegacyTrainer):
             raise ConfigError("call trainer.init_workers() first: there is no actor_rollout_wg yet")
         self._settle()
         reference = self.ref_policy_wg
-        if reference is None and self.use_reference_policy:
+        if reference is None and uses_reference(self.config):
             reference = self.ref_policy_wg = self.actor_rollout_wg
         groups = ModelGroups(
             self.config, self.actor_rollout_wg, self.critic_wg, reference, self.rm_wg, self.resource_pool_manager
