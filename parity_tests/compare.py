@@ -51,6 +51,13 @@ def compare(
     )
 
 
+def first_difference(left: Capture, right: Capture) -> FieldVerdict | None:
+    """The first field that ``compare`` would call diverged or missing; nothing behind it is read."""
+    tolerances, _ = tolerances_between(left, right)
+    fields = _compare_fields(left, right, tolerances, by_position=not _share_uids(left, right))
+    return next((field for field in fields if field.status.failed), None)
+
+
 def _compare_fields(
     left: Capture, right: Capture, tolerances: Mapping[str, Tolerance], by_position: bool
 ) -> Iterator[FieldVerdict]:

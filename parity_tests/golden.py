@@ -67,6 +67,14 @@ class Baseline:
         names = {name.split("/")[0] for name in manifest["files"]}
         return cls(directory, manifest, {name: Capture.open(directory / name) for name in sorted(names)})
 
+    @property
+    def summary(self) -> str:
+        """One line: what it holds, how large it is and which commit made it."""
+        size = sum(path.stat().st_size for path in self.directory.rglob("*") if path.is_file())
+        git = self.manifest["git"]
+        commit = f"commit {git.get('commit')}" + (" with changes" if git.get("changes") else "")
+        return f"{self.directory}: {' and '.join(self.captures)}, {size / 1000:.0f} kB, {commit}"
+
 
 def record(
     captures: Sequence[Capture],

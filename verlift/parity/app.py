@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -20,6 +22,32 @@ GitHub = Annotated[
         "--github/--no-github", help="Print annotations for GitHub Actions.", show_default="when GITHUB_ACTIONS=true"
     ),
 ]
+
+ToleranceFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--tolerances",
+        metavar="FILE",
+        help="Judge by this file instead, as `verlift parity calibrate` writes it.",
+        show_default="bits; the table of docs/parity.md where fingerprints differ",
+    ),
+]
+
+
+class Trainers(StrEnum):
+    """Which trainers a command runs."""
+
+    BOTH = "both"
+    LEGACY = "legacy"
+    V1 = "v1"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Their names, in the order in which they run."""
+        return ("legacy", "v1") if self is Trainers.BOTH else (self.value,)
+
+
+TrainerChoice = Annotated[Trainers, typer.Option("--trainer", help="Which trainers to run.")]
 
 app = typer.Typer(
     name="parity",

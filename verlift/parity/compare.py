@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from verlift.parity.app import GitHub, Verbose, app, guarded
+from verlift.parity.app import GitHub, ToleranceFile, Verbose, app, guarded
 
 
 @app.command()
@@ -18,6 +18,7 @@ def compare(
         Path, typer.Option(help="Where to write the JSON report; JUnit XML and the HTML page go beside it.")
     ] = Path("report.json"),
     github: GitHub = None,
+    tolerances: ToleranceFile = None,
     verbose: Verbose = False,
 ) -> None:
     """Compare two captures stage by stage and name the first difference."""
@@ -27,9 +28,11 @@ def compare(
         from parity_tests.capture import Capture
         from parity_tests.compare import compare as compare_captures
         from parity_tests.report import Outputs, Report, tell
+        from parity_tests.tolerances import read_tolerances
 
         captures = Capture.open(left), Capture.open(right)
-        found = Report.of(compare_captures(*captures), *captures)
+        limits = read_tolerances(tolerances) if tolerances else None
+        found = Report.of(compare_captures(*captures, limits), *captures)
         return tell(found, Outputs.beside(report), github, verbose)
 
     raise typer.Exit(guarded(work))
