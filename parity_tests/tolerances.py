@@ -103,7 +103,7 @@ def read_tolerances(path: Path) -> dict[str, Tolerance]:
     return {str(place): _parse(f"{path}: {place}", str(place), entry) for place, entry in content.items()}
 
 
-def write_tolerances(tolerances: Mapping[str, Tolerance], comment: str) -> str:
+def as_yaml(tolerances: Mapping[str, Tolerance], comment: str) -> str:
     """The text of a file that ``read_tolerances`` reads; ``comment`` stands above."""
     lines = [f"# {line}".rstrip() for line in comment.splitlines()]
     lines += [f"{place}: {{max_abs: {t.max_abs:.1e}, mean_abs: {t.mean_abs:.1e}}}" for place, t in tolerances.items()]

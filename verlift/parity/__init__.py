@@ -2,6 +2,7 @@
 
 from verlift.parity import (  # noqa: F401  each joins the application
     bisect,
+    calibrate,
     check,
     compare,
     importing,
