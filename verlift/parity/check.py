@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from verlift.parity.app import ToleranceFile, Verbose, app, guarded
+from verlift.parity.app import GitHub, ToleranceFile, Verbose, app, guarded
 
 
 @app.command()
@@ -18,6 +18,7 @@ def check(
         Path | None, typer.Option(help="New folder for captures and reports.", show_default="runs/check-TIME")
     ] = None,
     tolerances: ToleranceFile = None,
+    github: GitHub = None,
     verbose: Verbose = False,
 ) -> None:
     """Run a baseline's config again and say whether the environment, the config or the numbers changed.
@@ -29,17 +30,18 @@ def check(
         from parity_tests.golden import Baseline
         from parity_tests.golden_run import Source
         from parity_tests.golden_run import check as check_captures
-        from parity_tests.report import print_report, write_report
+        from parity_tests.report import Outputs, Report, tell
         from parity_tests.tolerances import read_tolerances
 
         recorded = Baseline.open(baseline)
         limits = read_tolerances(tolerances) if tolerances else None
         directory = out or Path("runs") / f"check-{datetime.now():%Y%m%d-%H%M%S}"
-        findings = check_captures(recorded, Source.of(recorded).run(directory), limits)
+        captures = Source.of(recorded).run(directory)
+        findings = check_captures(recorded, captures, limits)
         for name, verdict in findings.verdicts.items():
-            write_report(verdict, directory / f"report-{name}.json")
-            if verbose or verdict.exit_code:
-                print_report(verdict, verbose=verbose)
+            print(f"{name}:")
+            report = Report.of(verdict, recorded.captures[name], captures[name])
+            tell(report, Outputs.beside(directory / f"report-{name}.json"), github, verbose)
         for line in findings.lines():
             print(line)
         return findings.decisive.exit_code
