@@ -18,6 +18,7 @@ MOST_HISTOGRAMS = 12
 _WIDTH, _HEIGHT = 520, 240
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 14, 12, 30
 _MOST_TICKS = 8
+_MOST_SIGNS = 30
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,10 @@ class Point:
 
 @dataclass(frozen=True)
 class Chart:
-    """One distance by step, a curve a field; the scale is logarithmic, with 0 below it and infinity above."""
+    """One distance by step, a curve a field; the scale is logarithmic, with 0 below it and infinity above.
+
+    every: of how many points one is drawn as a sign, so that those of a long run do not hide the curve.
+    """
 
     title: str
     width: int
@@ -47,6 +51,7 @@ class Chart:
     x_ticks: Sequence[Tick]
     y_ticks: Sequence[Tick]
     curves: Sequence[Sequence[Point]]
+    every: int
 
 
 @dataclass(frozen=True)
@@ -122,6 +127,7 @@ def _chart(title: str, series: Sequence[Sequence[tuple[int, float]]]) -> Chart:
         curves=[
             [Point(x(step), y(value), f"step {step}: {number(value)}") for step, value in points] for points in series
         ],
+        every=math.ceil(len(steps) / _MOST_SIGNS),
     )
 
 

@@ -70,7 +70,7 @@ class Page:
 
     report: Report
 
-    @property
+    @cached_property
     def first(self) -> FieldVerdict | None:
         """The first divergence."""
         return self.report.verdict.first

@@ -189,12 +189,12 @@ def test_a_divergence_of_no_row(report):
 
 @pytest.fixture(scope="module")
 def drifting(report):
-    """60 steps: entropy is off from the third on, further each time, by infinity in step 50; b is missing once."""
+    """60 steps: entropy is off from the third on, further each time, by infinity in step 51; b is missing once."""
     entropy = next(f for f in report.verdict.fields if f.status.failed)
     equal = dataclasses.replace(entropy, status=Status.EQUAL, max_abs=0.0, mean_abs=0.0, histogram=None, size=None)
     fields = []
     for step in range(1, 61):
-        off = {"max_abs": math.inf if step == 50 else step * 1e-6, "mean_abs": step * 1e-8}
+        off = {"max_abs": math.inf if step == 51 else step * 1e-6, "mean_abs": step * 1e-8}
         fields.append(dataclasses.replace(equal if step < 3 else dataclasses.replace(entropy, **off), step=step))
         status = Status.MISSING if step == 7 else Status.EQUAL
         fields.append(dataclasses.replace(equal, step=step, stage="b", field="record", kind=Kind.RECORD, status=status))
@@ -204,17 +204,18 @@ def drifting(report):
 def test_drift_has_a_point_a_step_that_rises_with_the_distance(drifting):
     largest, mean = parsed(drifting).id("drift").all("svg")[:2]
     for chart in (largest, mean):
+        assert len(chart.all("circle")) == 30, "every second of 60 points"
         points = [
             tuple(map(float, point.split(","))) for point in chart.all("polyline")[0].attributes["points"].split()
         ]
         assert len(points) == 60
         assert [x for x, _ in points] == sorted(x for x, _ in points)
-        heights = [-y for step, (_, y) in enumerate(points, 1) if step != 50]
+        heights = [-y for step, (_, y) in enumerate(points, 1) if step != 51]
         assert heights[0] == heights[1] == min(heights)
         assert heights == sorted(heights)
     assert {"0", "∞"} <= {tick.text for tick in largest.all("text")}
     assert "∞" not in {tick.text for tick in mean.all("text")}
-    assert "step 50: inf" in largest.text
+    assert "step 51: inf" in largest.text
 
 
 def test_a_histogram_adds_the_steps_up(drifting, markup):
