@@ -32,6 +32,7 @@ def as_document(report: Report) -> dict[str, Any]:
         "verdict": report.outcome,
         "exit_code": verdict.exit_code,
         "line": verdict.line,
+        "subject": report.subject,
         "labels": list(verdict.labels),
         "first_divergence": _field(verdict.first) if verdict.first else None,
         "excerpts": [_excerpt(excerpt) for excerpt in report.excerpts],

@@ -26,16 +26,16 @@ def annotate(report: Report) -> None:
 
 def annotation_lines(report: Report) -> Iterator[str]:
     """One error a stage and step that failed, in their order, then one for a vacuous run; none when the run passed."""
-    verdict = report.verdict
+    verdict, title = report.verdict, f"Parity {report.subject}".strip()
     failed = [stage for stage in stages_of(verdict) if stage.failed]
     room = MOST_ANNOTATIONS - bool(verdict.vacuous)
     told = failed if len(failed) <= room else failed[: room - 1]
     for stage in told:
-        yield error(f"Parity: step {stage.step} {stage.stage} {stage.status}", verdict.describe(stage.failed[0]))
+        yield error(f"{title}: step {stage.step} {stage.stage} {stage.status}", verdict.describe(stage.failed[0]))
     if len(told) < len(failed):
-        yield error("Parity", f"{len(failed) - len(told)} more stages diverged; the report has them all")
+        yield error(title, f"{len(failed) - len(told)} more stages diverged; the report has them all")
     if verdict.vacuous:
-        yield error("Parity: vacuous", "; ".join(verdict.vacuous))
+        yield error(f"{title}: vacuous", "; ".join(verdict.vacuous))
 
 
 def error(title: str, message: str) -> str:
@@ -55,7 +55,7 @@ def append_summary(report: Report, path: Path) -> None:
 def summary(report: Report) -> Iterator[str]:
     """The lines of the summary: verdict, stages by step, the fields that differ, and notes."""
     verdict, stages = report.verdict, stages_of(report.verdict)
-    yield f"## Parity of {code(verdict.labels[0])} and {code(verdict.labels[1])}: {report.outcome}"
+    yield f"## Parity {report.outcome}: {code(report.comparison)}"
     yield f"\n{code(verdict.line)}\n"
     yield from _heat_map(stages)
     differing = [field for stage in stages for field in stage.fields if field.status is not Status.EQUAL]

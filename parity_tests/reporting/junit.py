@@ -14,7 +14,6 @@ from xml.etree.ElementTree import Element, SubElement
 from parity_tests.reporting.model import Report, StageFields, stages_of
 from parity_tests.reporting.terminal import notes_of
 from parity_tests.storage import written_beside
-from parity_tests.verdict import Verdict
 
 SUITE = "verlift parity"
 VACUITY = "the run could have failed"
@@ -44,8 +43,8 @@ def as_junit(report: Report) -> Element:
     for side in report.sides:
         SubElement(properties, "property", name=legal(f"capture {side.label}"), value=legal(side.capture))
     for stage in stages:
-        _stage_case(suite, verdict, stage)
-    _vacuity_case(suite, verdict)
+        _stage_case(suite, report, stage)
+    _vacuity_case(suite, report)
     SubElement(suite, "system-out").text = legal("\n".join([*notes_of(verdict), verdict.line]))
     SubElement(suite, "system-err")
     return suites
@@ -56,23 +55,22 @@ def legal(text: str) -> str:
     return _NOT_XML.sub("\ufffd", text)
 
 
-def _stage_case(suite: Element, verdict: Verdict, stage: StageFields) -> None:
-    case = _case(suite, verdict, f"step {stage.step} {stage.stage}")
+def _stage_case(suite: Element, report: Report, stage: StageFields) -> None:
+    case = _case(suite, report, f"step {stage.step} {stage.stage}")
     if stage.failed:
-        lines = [verdict.describe(field) for field in stage.failed[:_TOLD]]
+        lines = [report.verdict.describe(field) for field in stage.failed[:_TOLD]]
         if len(stage.failed) > _TOLD:
             lines.append(f"and {len(stage.failed) - _TOLD} more fields")
         failure = SubElement(case, "failure", type=stage.status.value, message=legal(lines[0]))
         failure.text = legal("\n".join(lines))
 
 
-def _vacuity_case(suite: Element, verdict: Verdict) -> None:
-    case = _case(suite, verdict, VACUITY)
-    if verdict.vacuous:
-        failure = SubElement(case, "failure", type="vacuous", message=legal("; ".join(verdict.vacuous)))
-        failure.text = legal("\n".join(verdict.vacuous))
+def _vacuity_case(suite: Element, report: Report) -> None:
+    case = _case(suite, report, VACUITY)
+    if reasons := report.verdict.vacuous:
+        failure = SubElement(case, "failure", type="vacuous", message=legal("; ".join(reasons)))
+        failure.text = legal("\n".join(reasons))
 
 
-def _case(suite: Element, verdict: Verdict, name: str) -> Element:
-    comparison = " against ".join(verdict.labels)
-    return SubElement(suite, "testcase", classname=legal(comparison), name=legal(name), time="0")
+def _case(suite: Element, report: Report, name: str) -> Element:
+    return SubElement(suite, "testcase", classname=legal(report.comparison), name=legal(name), time="0")

@@ -37,15 +37,19 @@ class Report:
     """A verdict and what it takes to explain it.
 
     sides: those that are captures. excerpts: the row of the first divergence, from each side that has other tokens
-    there; none when no row is named.
+    there; none when no row is named. subject: what was compared where a command compares several things, such as the
+    trainer whose run of now is set against its baseline.
     """
 
     verdict: Verdict
     sides: tuple[Side, ...] = ()
     excerpts: tuple[Excerpt, ...] = ()
+    subject: str = ""
 
     @classmethod
-    def of(cls, verdict: Verdict, left: Capture | None = None, right: Capture | None = None) -> Report:
+    def of(
+        cls, verdict: Verdict, left: Capture | None = None, right: Capture | None = None, subject: str = ""
+    ) -> Report:
         """The report on ``verdict``; a side that is no capture (a computed reference) is None."""
         captures = dict(zip(verdict.labels, (left, right), strict=True))
         there = {label: capture for label, capture in captures.items() if capture is not None}
@@ -53,7 +57,13 @@ class Report:
             verdict,
             sides=tuple(Side.of(label, capture) for label, capture in there.items()),
             excerpts=excerpts_of(verdict, left, right),
+            subject=subject,
         )
+
+    @property
+    def comparison(self) -> str:
+        """``legacy against v1``; with a subject ``v1: baseline against now``."""
+        return f"{self.subject}: " * bool(self.subject) + " against ".join(self.verdict.labels)
 
     @property
     def outcome(self) -> str:

@@ -72,7 +72,7 @@ def test_github_gets_annotations_and_a_summary(run_folder, monkeypatch):
     assert [line for line in lines if line.startswith("::")] == [
         f"::error title=Parity%3A step 1 advantage diverged::{lines[-1].removeprefix('PARITY DIVERGED at ')}"
     ]
-    assert summary.read_text().startswith("before\n## Parity of `legacy` and `v1`: diverged\n")
+    assert summary.read_text().startswith("before\n## Parity diverged: `legacy against v1`\n")
     assert "::error" not in invoke("report", run_folder, "--no-github").stdout
 
 

@@ -159,6 +159,18 @@ def test_junit_holds_what_xml_cannot(tmp_path):
     assert (vacuous.get("type"), vacuous.get("message")) == ("vacuous", "none; at all")
 
 
+def test_reports_of_several_things_are_told_apart(hostile, validator, tmp_path):
+    """Those of `parity check`: one a trainer, each against its baseline."""
+    report = Report.of(dataclasses.replace(compare(*hostile), labels=("baseline", "now")), *hostile, subject="v1")
+    assert {case.get("classname") for case in junit_of(report, tmp_path).iter("testcase")} == {
+        "v1: baseline against now"
+    }
+    assert all(decoded(line)[1].startswith("Parity v1: ") for line in annotation_lines(report))
+    assert next(summary(report)) == "## Parity diverged: `v1: baseline against now`"
+    assert as_document(report)["subject"] == "v1"
+    assert validator.is_valid(as_document(report))
+
+
 # GitHub.
 
 

@@ -40,7 +40,7 @@ def check(
         findings = check_captures(recorded, captures, limits)
         for name, verdict in findings.verdicts.items():
             print(f"{name}:")
-            report = Report.of(verdict, recorded.captures[name], captures[name])
+            report = Report.of(verdict, recorded.captures[name], captures[name], subject=name)
             tell(report, Outputs.beside(directory / f"report-{name}.json"), github, verbose)
         for line in findings.lines():
             print(line)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from runtime.errors import CaptureError
-from verlift.parity.app import GitHub, Verbose, app, guarded
+from verlift.parity.app import GitHub, ToleranceFile, Verbose, app, guarded
 
 if TYPE_CHECKING:
     from parity_tests.capture import Capture
@@ -27,6 +27,7 @@ def report(
     junit: Annotated[Path | None, typer.Option(help="Where to write JUnit XML.", metavar="FILE")] = None,
     json: Annotated[Path | None, typer.Option(help="Where to write the JSON report.", metavar="FILE")] = None,
     github: GitHub = None,
+    tolerances: ToleranceFile = None,
     verbose: Verbose = False,
 ) -> None:
     """Compare the captures of a finished run again and tell what came out.
@@ -37,10 +38,12 @@ def report(
     def work() -> int:
         from parity_tests.compare import compare
         from parity_tests.report import Outputs, Report, tell
+        from parity_tests.tolerances import read_tolerances
 
         ours, theirs = _captures(path, left, right)
+        limits = read_tolerances(tolerances) if tolerances else None
         # Two captures of one run have the same uids; of captures from elsewhere the comparison finds out.
-        verdict = compare(ours, theirs, by_position=False if path else None)
+        verdict = compare(ours, theirs, limits, by_position=False if path else None)
         given = Outputs(json, junit, html)
         outputs = given if any((html, junit, json)) else Outputs.beside((path or Path()) / "report.json")
         return tell(Report.of(verdict, ours, theirs), outputs, github, verbose)

@@ -37,7 +37,7 @@ def run(
 
         directory = out or Path("runs") / f"parity-{datetime.now():%Y%m%d-%H%M%S}"
         verdict = run_parity(config, directory, steps, weights)
-        captures = (Capture.open(directory / name) for name in TRAINERS)
-        return tell(Report.of(verdict, *captures), Outputs.beside(directory / "report.json"), github, verbose)
+        legacy, v1 = (Capture.open(directory / name) for name in TRAINERS)
+        return tell(Report.of(verdict, legacy, v1), Outputs.beside(directory / "report.json"), github, verbose)
 
     raise typer.Exit(guarded(work))
