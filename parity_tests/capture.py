@@ -47,14 +47,21 @@ VERSIONED_PACKAGES = ("verlift", "torch", "transformers", "tensordict", "Transfe
 class CaptureHook:
     """A ``StageHook`` that writes each record below ``directory``; it holds only the path, so it travels to workers.
 
-    directory: empty or not there yet. Raises CaptureError when it has content: two runs are never mixed.
+    directory: empty or not there yet. Raises CaptureError when it cannot be made, or has content: two runs are never
+    mixed.
     """
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self.directory = Path(directory).absolute()
-        if self.directory.exists() and any(self.directory.iterdir()):
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            taken = any(self.directory.iterdir())
+        except OSError as error:
+            raise CaptureError(
+                f"could not write {self.directory}: {error}; give a directory that can be made"
+            ) from error
+        if taken:
             raise CaptureError(f"{self.directory} is not empty; give a new directory for the capture, or remove it")
-        self.directory.mkdir(parents=True, exist_ok=True)
 
     def __call__(self, record: StageRecord) -> None:
         """Write one record; CaptureError when this stage of this step is already there."""
