@@ -98,10 +98,14 @@ def _with_tokens(bare: TrajectoryBatch, draw: torch.Generator) -> TrajectoryBatc
     def tokens(count: int) -> Tensor:
         return torch.randint(5, 50_000, (count,), generator=draw)
 
+    prompts, responses = tokens(bare.prompts.num_tokens), tokens(bare.responses.num_tokens)
+    of_prompt = bare.sequences.positions < bare.sequences.spread(bare.prompts.lengths)
+    input_ids = torch.empty(bare.sequences.num_tokens, dtype=torch.int64)
+    input_ids[of_prompt], input_ids[~of_prompt] = prompts, responses
     columns: dict[str, Tensor] = {
-        "prompts": tokens(bare.prompts.num_tokens),
-        "responses": tokens(bare.responses.num_tokens),
-        "input_ids": tokens(bare.sequences.num_tokens),
+        "prompts": prompts,
+        "responses": responses,
+        "input_ids": input_ids,
         "position_ids": bare.sequences.positions,
         "response_mask": torch.ones(bare.responses.num_tokens, dtype=torch.int64),
         "num_turns": torch.full((len(bare),), 2),

@@ -22,6 +22,7 @@ def build_app() -> typer.Typer:
     """All commands. Nothing heavy is imported before a command runs."""
     from verlift import data, parity
     from verlift.execute import execute
+    from verlift.inspect import inspect
     from verlift.train import train
 
     app = typer.Typer(
@@ -33,6 +34,7 @@ def build_app() -> typer.Typer:
     )
     app.callback()(_before_command)
     app.command()(train)
+    app.command()(inspect)
     # Options after the first word of the command are the command's own.
     app.command("exec", context_settings={"allow_interspersed_args": False})(execute)
     app.add_typer(parity.app, name="parity")

@@ -57,13 +57,13 @@ app = typer.Typer(
 )
 
 
-def guarded(work: Callable[[], int]) -> int:
-    """The exit code of ``work``; 2 when it raises, so that no failure is read as a divergence."""
+def guarded(work: Callable[[], int], what: str = "PARITY") -> int:
+    """The exit code of ``work``; 2 when it raises, so that no failure is read as a divergence. what: to be told so."""
     try:
         return work()
     except VerliftError as error:
-        print(f"PARITY COULD NOT RUN: {error}", file=sys.stderr)
+        print(f"{what} COULD NOT RUN: {error}", file=sys.stderr)
     except Exception as error:  # whatever it is, it is no verdict
         traceback.print_exc()
-        print(f"PARITY COULD NOT RUN: {type(error).__name__}: {error}", file=sys.stderr)
+        print(f"{what} COULD NOT RUN: {type(error).__name__}: {error}", file=sys.stderr)
     return COULD_NOT_RUN
