@@ -10,6 +10,7 @@ import torch
 from legacy.trainer import LegacyTrainer
 from parity_tests.capture import Capture
 from parity_tests.compare import compare
+from parity_tests.inspection_report import exit_code, inspect_folder
 from parity_tests.run import TRAINERS, capture_run, for_parity, run_parity
 from parity_tests.third_opinion import against_reference
 from runtime.advantage import AdvantageStage
@@ -46,6 +47,7 @@ def test_both_trainers_agree(cluster, tmp_path, estimator, ranks):  # noqa: ARG0
     assert verdict.line == "PARITY PASS"
     assert verdict.same_fingerprint
     assert not verdict.metadata
+    assert exit_code(inspect_folder(tmp_path / "run")) == 0
     expected = ["rollout", "reward", "balance", "old_log_prob", "advantage", "update_actor"]
     if estimator == "gae":
         expected[4:4] = ["values"]
