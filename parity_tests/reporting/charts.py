@@ -89,13 +89,16 @@ class HistogramChart:
 
 
 def drift_of(verdict: Verdict) -> Drift | None:
-    """Curves of the columns and series that differ in any step, those that drift furthest; None when none does."""
+    """Curves of the columns and series that differ in any step, those that drift furthest.
+
+    None when none differs, or in one step alone, where there is nothing to drift.
+    """
     by_name: dict[str, list[FieldVerdict]] = {}
     for field in verdict.fields:
         if field.kind in (Kind.COLUMN, Kind.SERIES) and field.max_abs is not None and field.mean_abs is not None:
             by_name.setdefault(f"{field.stage} / {field.field}", []).append(field)
     differing = {name: fields for name, fields in by_name.items() if any(field.max_abs for field in fields)}
-    if not differing:
+    if not any(len(fields) > 1 for fields in differing.values()):
         return None
     furthest = sorted(differing, key=lambda name: -max(field.max_abs or 0.0 for field in differing[name]))
     names = [name for name in differing if name in furthest[:MOST_CURVES]]

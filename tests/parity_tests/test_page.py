@@ -100,7 +100,6 @@ def test_the_first_divergence_comes_first_with_its_token_as_text(page, report, m
         "first-divergence",
         "vacuous",
         "heat-map",
-        "drift",
         "histograms",
         "config",
         "environment",
@@ -182,6 +181,14 @@ def test_a_divergence_of_no_row(report):
         assert hint in section.text
         assert [value.text for value in section.all("div", "value")] == ["legacy 0.5", "v1 nothing"]
         assert not section.all("mark")
+
+
+def test_one_capture_alone_is_not_called_the_same(report, hostile):
+    """As the reference has it, which is computed and no capture."""
+    alone = Report.of(verdict_of(report, labels=("reference", "v1"), metadata={}), None, hostile[1])
+    page = parsed(alone)
+    assert "one capture alone" in page.id("config").text
+    assert [th.text for th in page.id("environment").all("th")][:2] == ["versions", "v1"]
 
 
 # Drift and histograms.
