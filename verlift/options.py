@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -34,14 +35,24 @@ ConfigPath = Annotated[
 ]
 
 
-def read_config(config_name: str, config_path: Path | None, overrides: list[str] | None) -> DictConfig:
-    """Load the config and print its notes to stderr. Raises ``ConfigError``."""
+def read_config(
+    config_name: str,
+    config_path: Path | None,
+    overrides: list[str] | None,
+    config_dirs: Sequence[str] = (),
+    old_code: bool = False,
+) -> DictConfig:
+    """Load the config and print its notes to stderr. Raises ``ConfigError``.
+
+    config_dirs: folders that configs are looked up in as well. old_code: whether the command was written for verl.
+    """
     # Reading a config imports torch, for the names of the algorithms: `verlift --help` does not pay for it.
     from rich.console import Console
 
-    from runtime.config import format_notes, load_config
+    from runtime.config import CONVERSIONS, OLD_CODE, format_notes, load_config
 
-    loaded = load_config(config_name, overrides or (), config_path)
+    conversions = OLD_CODE if old_code else CONVERSIONS
+    loaded = load_config(config_name, overrides or (), config_path, conversions, config_dirs)
     if loaded.notes:
         Console(stderr=True).print(
             format_notes(loaded.notes), style="yellow", markup=False, highlight=False, soft_wrap=True

@@ -16,6 +16,7 @@ from runtime.config.composing import main_config
 from runtime.config.flat import flatten, prefixes, raw_leaves, with_groups
 from runtime.config.load import settle
 from runtime.config.notes import ConfigNote, format_notes
+from runtime.config.old_code import OLD_CODE
 from runtime.config.tables import old_defaults, present_name
 
 
@@ -32,14 +33,26 @@ def settle_config(config: DictConfig, *, use_v1: bool) -> DictConfig:
     OmegaConf.set_struct(given, False)
     given.pop("hydra", None)
     notes: list[ConfigNote] = []
-    OmegaConf.update(given, "trainer.use_v1", use_v1, force_add=True)
-    settled = settle(_without_old_defaults(given), [], notes, own_keys=True)
+    _settle_trainer(given, use_v1, notes)
+    settled = settle(_without_old_defaults(given), [], notes, own_keys=True, conversions=OLD_CODE)
     if notes:
         print(format_notes(dict.fromkeys(notes)), file=sys.stderr)
     whole: Any = OmegaConf.merge(given, settled)
     add_old_keys(whole)
     OmegaConf.set_struct(whole, True)
     return whole
+
+
+def _settle_trainer(given: DictConfig, use_v1: bool, notes: list[ConfigNote]) -> None:
+    """Let ``trainer.use_v1`` say what the trainer is, and tell who set it, or left it, otherwise."""
+    key, asked = "trainer.use_v1", OmegaConf.select(given, "trainer.use_v1")
+    if asked is not None and asked != use_v1:
+        message = (
+            f"is {use_v1} here, not {asked}: the code makes its trainer itself, a RayPPOTrainer, which is the legacy "
+            "trainer; main_ppo of verl.trainer makes the one that the key asks for"
+        )
+        notes.append(ConfigNote(key, "warning", message))
+    OmegaConf.update(given, key, use_v1, force_add=True)
 
 
 def add_old_keys(config: DictConfig) -> None:
@@ -72,11 +85,14 @@ def _old_keys() -> dict[str, Any]:
 
 def _without_old_defaults(config: DictConfig) -> DictConfig:
     """``config`` without the keys that say only what ``add_old_keys`` adds, as written or resolved."""
-    trial = config.copy()
-    as_written, resolved = _old_keys(), _resolved_defaults(config)
-    for key, value in raw_leaves(trial).items():
-        if any(key in defaults and defaults[key] == value for defaults in (as_written, resolved)):
-            _remove(trial, key)
+    trial, old = config.copy(), _old_keys()
+    written = raw_leaves(config)
+    as_added = {key for key, value in written.items() if key in old and old[key] == value}
+    changed = [key for key in written if key not in as_added and any(name in old for name in (key, *prefixes(key)))]
+    # Resolving takes longest, and a config that nobody resolved needs none.
+    resolved = _resolved_defaults(config) if changed else {}
+    for key in (*as_added, *(key for key in changed if key in resolved and resolved[key] == written[key])):
+        _remove(trial, key)
     return trial
 
 

@@ -6,6 +6,7 @@ import logging
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
 
@@ -24,31 +25,45 @@ from runtime.config.tables import CONFIG_DIR
 from runtime.errors import ConfigError
 
 MAIN_CONFIG = "ppo_trainer"
+NOT_BUILT = {
+    "ppo_megatron_trainer": "the Megatron engine is not built; use ppo_trainer",
+    "sft_trainer": "supervised fine-tuning is not built",
+}
+"""Configs of verl that ours do not stand for."""
+
+
+_added_folders: ContextVar[Sequence[Path]] = ContextVar("_added_folders", default=())
+"""What ``--config-dir`` adds to the search path of the composition that is going on."""
 
 
 class VerliftSearchPath(SearchPathPlugin):
-    """Puts our configs behind the user's, so that ``defaults: [ppo_trainer]`` works from any folder."""
+    """Puts added folders and our configs behind the user's: ``defaults: [ppo_trainer]`` works from any folder."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        search_path.append(provider="verlift", path=CONFIG_DIR.as_uri())
+        for folder in (*_added_folders.get(), CONFIG_DIR):
+            search_path.append(provider="verlift", path=folder.as_uri())
 
 
-def config_folder(config_path: str | Path | None) -> Path:
-    """The folder ``--config-path`` means: relative to the working directory, ours when it is None."""
+def config_folder(config_path: str | Path | None, option: str = "--config-path") -> Path:
+    """The folder that ``option`` means: relative to the working directory, ours when it is None."""
     folder = CONFIG_DIR if config_path is None else Path(config_path).expanduser().resolve()
     if not folder.is_dir():
-        raise ConfigError(f"--config-path {config_path}: there is no folder {folder}")
+        raise ConfigError(f"{option} {config_path}: there is no folder {folder}")
     return folder
 
 
-def compose_config(name: str, folder: Path, overrides: Sequence[str] = ()) -> DictConfig:
-    """Compose ``folder/name.yaml``, our configs being on the search path too.
+def compose_config(
+    name: str, folder: Path, overrides: Sequence[str] = (), added_folders: Sequence[Path] = ()
+) -> DictConfig:
+    """Compose ``folder/name.yaml``, ``added_folders`` and our configs being on the search path too.
 
     Raises ``ConfigError`` when there is no such file, it cannot be parsed, or an override does not apply.
     """
     if not (folder / f"{name}.yaml").is_file():
-        raise ConfigError(f"there is no config {name!r} in {folder}; there is {_listing(folder)}")
+        reason = f": {NOT_BUILT[name]}" if name in NOT_BUILT else f" in {folder}; there is {_listing(folder)}"
+        raise ConfigError(f"there is no config {name!r}{reason}")
     Plugins.instance().register(VerliftSearchPath)
+    added = _added_folders.set(added_folders)
     try:
         with warnings.catch_warnings(), _beside_an_app(), initialize_config_dir(str(folder), version_base=None):
             # An entry of hydra.searchpath that is not installed (verl's own folder, say) is no fault: ours follows.
@@ -57,6 +72,8 @@ def compose_config(name: str, folder: Path, overrides: Sequence[str] = ()) -> Di
             return compose(name, list(overrides))
     except (HydraException, OmegaConfBaseException, YAMLError, ValueError, TypeError) as error:  # hydra raises all five
         raise ConfigError(f"config {name!r} cannot be composed: {_reason(error)}") from error
+    finally:
+        _added_folders.reset(added)
 
 
 @contextmanager
@@ -76,11 +93,11 @@ def main_config() -> DictConfig:
     return compose_config(MAIN_CONFIG, CONFIG_DIR)
 
 
-def available_keys(name: str, folder: Path) -> frozenset[str]:
+def available_keys(name: str, folder: Path, added_folders: Sequence[Path] = ()) -> frozenset[str]:
     """Keys and groups of ``folder/name.yaml`` before any override: those that hydra can change or delete."""
     if folder == CONFIG_DIR:
         return _our_keys(name)
-    return with_groups(raw_leaves(compose_config(name, folder)))
+    return with_groups(raw_leaves(compose_config(name, folder, added_folders=added_folders)))
 
 
 @cache

@@ -36,6 +36,8 @@ class Conversion:
     convert: Callable[[Values], Values | None]
     """From the values of those keys that are there to the values to set; None: nothing here is of an old version."""
     reason: str
+    beside: tuple[str, ...] = ()
+    """Keys that it reads too, where they are there, and that stay as they are."""
 
 
 def convert_mode(old: Values) -> Values | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from functools import cache
 from typing import Any, NoReturn
@@ -71,22 +71,30 @@ class ForeignKeys:
     """The keys of a composed config that ours does not hold, settled one by one.
 
     composed: changed in place (old names move). parsed: the overrides, which make a key explicit. notes: appended to.
-    own_keys: whether a key that nobody knows is passed on with a note, as one that ``+`` adds is.
+    own_keys: whether a key that nobody knows is passed on with a note, as one that ``+`` adds is. conversions: the
+    rules for old values.
     """
 
     def __init__(
-        self, composed: DictConfig, parsed: list[ParsedOverride], notes: list[ConfigNote], own_keys: bool = False
+        self,
+        composed: DictConfig,
+        parsed: list[ParsedOverride],
+        notes: list[ConfigNote],
+        own_keys: bool = False,
+        conversions: Sequence[Conversion] = CONVERSIONS,
     ) -> None:
         self.composed = composed
         self.parsed = parsed
         self.notes = notes
         self.own_keys = own_keys
+        self.conversions = conversions
+        self.converted: set[str] = set()
         self.defaults, self.groups = _held()
 
     def settle(self) -> None:
         """Account for every foreign key. Raises ``ConfigError`` at the first that is unknown or not built."""
         leaves = raw_leaves(self.composed)
-        for conversion in CONVERSIONS:
+        for conversion in self.conversions:
             self._convert(conversion, leaves)
         for key, value in raw_leaves(self.composed).items():
             if key not in self.defaults and key not in self.groups:
@@ -94,8 +102,8 @@ class ForeignKeys:
 
     def _convert(self, conversion: Conversion, leaves: dict[str, Any]) -> None:
         """Apply one rule to the values that ``leaves``, the config as it came, has for its keys."""
-        old = {key: self._resolved(key, leaves[key]) for key in conversion.keys if key in leaves}
-        new = conversion.convert(old) if old else None
+        old = self._values(conversion.keys, leaves)
+        new = conversion.convert({**old, **self._values(conversion.beside, leaves)}) if old else None
         if new is None:
             return
         for key in old.keys() - new.keys():
@@ -104,8 +112,14 @@ class ForeignKeys:
             if key not in old:
                 self._check_agreement(next(iter(old)), key, value)
             OmegaConf.update(self.composed, key, value, force_add=True)
-        message = f"{_assignments(old)} became {_assignments(new) or 'nothing'}: {conversion.reason}"
-        self.notes.append(ConfigNote(next(iter(old)), "converted", message))
+        self.converted |= new.keys()
+        changed = {key: value for key, value in old.items() if key not in new or new[key] != value}
+        became = {key: value for key, value in new.items() if key not in old or old[key] != value}
+        message = f"{_assignments(changed)} became {_assignments(became) or 'nothing'}: {conversion.reason}"
+        self.notes.append(ConfigNote(next(iter(changed)), "converted", message))
+
+    def _values(self, keys: Iterable[str], leaves: dict[str, Any]) -> dict[str, Any]:
+        return {key: self._resolved(key, leaves[key]) for key in keys if key in leaves}
 
     def _resolved(self, key: str, written: Any) -> Any:
         """The value of a leaf, or how it is written where it cannot be read: who judges the key will tell."""
@@ -150,7 +164,7 @@ class ForeignKeys:
         at_default = self._is_default(key, value)
         if row.status == "unsupported" and not at_default:
             raise ConfigError(f"{key}={value!r} is not supported: {row.reason}")
-        explicit = any(override.covers(key) for override in self.parsed)
+        explicit = key not in self.converted and any(override.covers(key) for override in self.parsed)
         if explicit or not at_default:
             self.notes.append(ConfigNote(key, "free" if row.status == "free" else "inert", row.reason))
 

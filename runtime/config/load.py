@@ -10,6 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from runtime.config.composing import MAIN_CONFIG, available_keys, compose_config, config_folder, main_config
+from runtime.config.conversions import CONVERSIONS, Conversion
 from runtime.config.flat import raw_leaves
 from runtime.config.foreign import ForeignKeys, is_known, refuse_unknown
 from runtime.config.notes import ConfigNote
@@ -34,44 +35,58 @@ class LoadedConfig:
 
 
 def load_config(
-    config_name: str = MAIN_CONFIG, overrides: Sequence[str] = (), config_path: str | Path | None = None
+    config_name: str = MAIN_CONFIG,
+    overrides: Sequence[str] = (),
+    config_path: str | Path | None = None,
+    conversions: Sequence[Conversion] = CONVERSIONS,
+    config_dirs: Sequence[str | Path] = (),
 ) -> LoadedConfig:
     """Compose ``config_name`` with verl's override syntax and account for every key in it.
 
     config_path: folder of the config; None is ours. Ours can be named in the ``defaults`` of any config.
+    conversions: the rules for old values; ``OLD_CODE`` for a command that was written for verl.
+    config_dirs: folders that configs are looked up in as well, after ``config_path``.
 
     Raises ``ConfigError`` for a key nobody knows (it names the nearest), a setting that is not built, or a bad value,
     and ``BatchSizeError`` for numbers that do not divide.
     """
-    folder, name = _locate(config_name, config_path)
+    added = [config_folder(path, "--config-dir") for path in config_dirs]
+    folder, name = _locate(config_name, config_path, added)
     notes: list[ConfigNote] = []
-    parsed = parse_overrides(overrides, {folder, CONFIG_DIR})
-    available = available_keys(name, folder)
+    parsed = parse_overrides(overrides, {folder, CONFIG_DIR, *added})
+    available = available_keys(name, folder, added)
     texts = [text for override in parsed for text in _for_hydra(override, available, notes)]
-    config = settle(_composed(name, folder, texts, parsed), parsed, notes)
+    config = settle(_composed(name, folder, texts, parsed, added), parsed, notes, conversions=conversions)
     _check_resolves(config)
     OmegaConf.set_readonly(config, True)
     return LoadedConfig(config, tuple(dict.fromkeys(notes)))
 
 
-def _composed(name: str, folder: Path, texts: list[str], parsed: list[ParsedOverride]) -> DictConfig:
+def _composed(
+    name: str, folder: Path, texts: list[str], parsed: list[ParsedOverride], added: Sequence[Path]
+) -> DictConfig:
     """``compose_config``, whose errors quote the overrides that choose files: hydra names the group alone."""
     try:
-        return compose_config(name, folder, texts)
+        return compose_config(name, folder, texts, added)
     except ConfigError as error:
         groups = ", ".join(repr(override.text) for override in parsed if override.is_group)
         raise ConfigError(f"{error} (overrides of whole groups: {groups})" if groups else str(error)) from error
 
 
 def settle(
-    composed: DictConfig, parsed: list[ParsedOverride], notes: list[ConfigNote], own_keys: bool = False
+    composed: DictConfig,
+    parsed: list[ParsedOverride],
+    notes: list[ConfigNote],
+    own_keys: bool = False,
+    conversions: Sequence[Conversion] = CONVERSIONS,
 ) -> DictConfig:
     """Account for every key of ``composed``, which is changed in place, complete it with our defaults and check it.
 
-    own_keys: whether a key that nobody knows is a recipe's own, and noted, instead of refused.
+    own_keys: whether a key that nobody knows is a recipe's own, and noted, instead of refused. conversions: the rules
+    for old values.
     """
     OmegaConf.set_struct(composed, False)
-    ForeignKeys(composed, parsed, notes, own_keys).settle()
+    ForeignKeys(composed, parsed, notes, own_keys, conversions).settle()
     config = _completed(composed, parsed, notes)
     settle_types(config)
     _settle_forms(config, notes)
@@ -81,9 +96,10 @@ def settle(
     return config
 
 
-def _locate(config_name: str, config_path: str | Path | None) -> tuple[Path, str]:
-    folder = config_folder(config_path)
-    path = folder / config_name.removesuffix(".yaml")
+def _locate(config_name: str, config_path: str | Path | None, added: Sequence[Path]) -> tuple[Path, str]:
+    """Folder and name of the main config: the first of the folders that has it, else where it was to be."""
+    paths = [folder / config_name.removesuffix(".yaml") for folder in (config_folder(config_path), *added)]
+    path = next((path for path in paths if path.with_name(f"{path.name}.yaml").is_file()), paths[0])
     return path.parent, path.name
 
 

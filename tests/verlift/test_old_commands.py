@@ -1,148 +1,82 @@
-"""Launch commands as verl's users wrote them for versions 0.2 to 0.9, and a thousand ways to get one wrong.
+"""Launch scripts as verl's users wrote them for versions 0.2 to 0.9, and a thousand ways to get one wrong.
 
 Each is read, or refused by one typed message that names a key or quotes what was typed.
 """
 
+import os
 import random
 import re
-import shlex
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
 
-from runtime.config import load_config
+from runtime.config import OLD_CODE, load_config
 from runtime.config.composing import main_config
 from runtime.config.flat import raw_leaves, with_groups
 from runtime.config.tables import aliases, old_defaults
 from runtime.errors import VerliftError
 from shared_algos.errors import AlgorithmError
+from verlift.main_ppo import parse, read
 
-COMMON = """
-data.train_files=/data/gsm8k/train.parquet data.val_files=/data/gsm8k/test.parquet data.train_batch_size=1024
-data.max_prompt_length=512 data.max_response_length=1024 actor_rollout_ref.actor.optim.lr=1e-6
-actor_rollout_ref.model.path=Qwen/Qwen2-7B-Instruct actor_rollout_ref.actor.ppo_mini_batch_size=256
-actor_rollout_ref.rollout.tensor_model_parallel_size=2 actor_rollout_ref.rollout.name=vllm
-actor_rollout_ref.rollout.gpu_memory_utilization=0.6 trainer.n_gpus_per_node=8 trainer.nnodes=1
-trainer.project_name=verl_examples trainer.experiment_name=mine trainer.save_freq=20 trainer.test_freq=5
-trainer.total_epochs=15
-"""
+LAUNCHES = Path(__file__).with_name("launches")
+"""Scripts as verl's users ran them, by kind and version; their third line says that they are read, or the refusal."""
 
-GRPO = """
-algorithm.adv_estimator=grpo data.filter_overlong_prompts=True data.truncation='error'
-actor_rollout_ref.model.use_remove_padding=True actor_rollout_ref.model.enable_gradient_checkpointing=True
-actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=40 actor_rollout_ref.actor.use_kl_loss=True
-actor_rollout_ref.actor.kl_loss_coef=0.001 actor_rollout_ref.actor.kl_loss_type=low_var_kl
-actor_rollout_ref.actor.entropy_coeff=0 actor_rollout_ref.actor.fsdp_config.param_offload=False
-actor_rollout_ref.actor.fsdp_config.optimizer_offload=False actor_rollout_ref.rollout.n=5
-actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=40
-actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=40 actor_rollout_ref.ref.fsdp_config.param_offload=True
-algorithm.use_kl_in_reward=False trainer.critic_warmup=0 trainer.logger="['console','wandb']"
-"""
-
-COMMANDS = {
-    "qwen2-7b grpo, 0.3": GRPO,
-    "ppo with a critic, 0.2": """
-        algorithm.adv_estimator=gae actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=16
-        actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=16 critic.optim.lr=1e-5
-        critic.model.path=Qwen/Qwen2-7B-Instruct critic.model.use_remove_padding=True
-        critic.ppo_micro_batch_size_per_gpu=32
-        critic.model.enable_gradient_checkpointing=True critic.model.fsdp_config.param_offload=False
-        critic.model.fsdp_config.optimizer_offload=False algorithm.kl_ctrl.kl_coef=0.001 trainer.critic_warmup=0
-        trainer.val_generations_to_log_to_wandb=1 +trainer.val_before_train=False trainer.default_hdfs_dir=null
-        actor_rollout_ref.actor.checkpoint.contents="['model','optimizer']" trainer.logger="['console']"
-    """,
-    "dapo, 0.4": """
-        algorithm.adv_estimator=grpo data.prompt_key=prompt data.truncation='left' data.gen_batch_size=3072
-        algorithm.use_kl_in_reward=False algorithm.kl_ctrl.kl_coef=0.0 actor_rollout_ref.actor.use_kl_loss=False
-        actor_rollout_ref.actor.clip_ratio_low=0.2 actor_rollout_ref.actor.clip_ratio_high=0.28
-        actor_rollout_ref.actor.clip_ratio_c=10.0 algorithm.filter_groups.enable=True
-        algorithm.filter_groups.max_num_gen_batches=10 algorithm.filter_groups.metric=acc
-        actor_rollout_ref.model.use_remove_padding=True actor_rollout_ref.actor.use_dynamic_bsz=True
-        actor_rollout_ref.ref.log_prob_use_dynamic_bsz=True actor_rollout_ref.rollout.log_prob_use_dynamic_bsz=True
-        actor_rollout_ref.actor.ppo_max_token_len_per_gpu=8192 actor_rollout_ref.rollout.n=16
-        +actor_rollout_ref.model.override_config.attention_dropout=0.
-        actor_rollout_ref.actor.optim.lr_warmup_steps=10 actor_rollout_ref.actor.optim.weight_decay=0.1
-        actor_rollout_ref.actor.grad_clip=1.0 actor_rollout_ref.actor.loss_agg_mode=token-mean
-        actor_rollout_ref.actor.ulysses_sequence_parallel_size=1 actor_rollout_ref.rollout.enable_chunked_prefill=True
-        actor_rollout_ref.rollout.val_kwargs.temperature=1.0 actor_rollout_ref.rollout.val_kwargs.top_p=0.7
-        actor_rollout_ref.rollout.val_kwargs.do_sample=True actor_rollout_ref.rollout.val_kwargs.n=1
-        reward_model.reward_manager=dapo reward_model.overlong_buffer.enable=True reward_model.overlong_buffer.len=512
-        reward_model.overlong_buffer.penalty_factor=1.0 trainer.resume_mode=auto
-    """,
-    "rloo, 0.3": """
-        algorithm.adv_estimator=rloo actor_rollout_ref.rollout.n=5 algorithm.use_kl_in_reward=True
-        algorithm.kl_penalty=kl algorithm.kl_ctrl.kl_coef=0.001 actor_rollout_ref.actor.use_kl_loss=False
-        actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=80 actor_rollout_ref.rollout.mode=sync
-        actor_rollout_ref.actor.optim.warmup_style=cosine
-    """,
-    "remax, 0.4": """
-        algorithm.adv_estimator=remax actor_rollout_ref.rollout.n=4 algorithm.use_kl_in_reward=True
-        actor_rollout_ref.actor.use_dynamic_bsz=True actor_rollout_ref.actor.ppo_max_token_len_per_gpu=30000
-        actor_rollout_ref.rollout.use_fire_sampling=False trainer.val_only=False
-    """,
-    "reinforce++, 0.4": """
-        algorithm.adv_estimator=reinforce_plus_plus actor_rollout_ref.actor.use_kl_loss=True
-        actor_rollout_ref.actor.kl_loss_type=mse actor_rollout_ref.rollout.n=8 ray_init.num_cpus=32
-        reward_model.launch_reward_fn_async=True trainer.max_actor_ckpt_to_keep=1
-    """,
-    "gsm8k megatron, 0.5": """
-        algorithm.adv_estimator=gae actor_rollout_ref.actor.strategy=megatron critic.strategy=megatron
-        actor_rollout_ref.actor.megatron.tensor_model_parallel_size=4
-        actor_rollout_ref.actor.megatron.pipeline_model_parallel_size=2 critic.ppo_micro_batch_size_per_gpu=4
-    """,
-    "sglang multi-turn, 0.5": """
-        algorithm.adv_estimator=grpo data.return_raw_chat=True actor_rollout_ref.rollout.name=sglang
-        actor_rollout_ref.rollout.mode=async actor_rollout_ref.rollout.multi_turn.enable=True
-        actor_rollout_ref.rollout.multi_turn.max_assistant_turns=5
-        actor_rollout_ref.rollout.multi_turn.tool_config_path=examples/sglang_multiturn/config/tool.yaml
-    """,
-    "lora, 0.5": """
-        algorithm.adv_estimator=grpo actor_rollout_ref.model.lora_rank=64 actor_rollout_ref.model.lora_alpha=32
-        actor_rollout_ref.model.target_modules=all-linear actor_rollout_ref.rollout.load_format=safetensors
-        actor_rollout_ref.rollout.layered_summon=True actor_rollout_ref.rollout.n=5
-    """,
-    "geo3k vision, 0.4": """
-        algorithm.adv_estimator=grpo data.image_key=images actor_rollout_ref.rollout.n=5
-        actor_rollout_ref.rollout.engine_kwargs.vllm.disable_mm_preprocessor_cache=True
-        actor_rollout_ref.model.path=Qwen/Qwen2.5-VL-7B-Instruct
-    """,
-    "a reward of one's own, 0.6": """
-        algorithm.adv_estimator=grpo custom_reward_function.path=recipe/mine/reward.py
-        custom_reward_function.name=compute_score +custom_reward_function.reward_kwargs.alpha=0.5
-        reward_model.reward_kwargs.max_resp_len=1024 reward_model.enable=False actor_rollout_ref.rollout.n=8
-        algorithm.rollout_is=True algorithm.rollout_is_threshold=2.0 actor_rollout_ref.rollout.calculate_log_probs=True
-        +ray_kwargs.ray_init.runtime_env.env_vars.TOKENIZERS_PARALLELISM=true trainer.use_legacy_worker_impl=disable
-    """,
-    "rollout correction, 0.7.0": """
-        algorithm.adv_estimator=rloo actor_rollout_ref.rollout.n=8 algorithm.rollout_correction.rollout_is=token
-        algorithm.rollout_correction.rollout_is_threshold=2.0 algorithm.rollout_correction.rollout_rs=geometric
-        algorithm.rollout_correction.rollout_rs_threshold=1.001
-        algorithm.rollout_correction.rollout_rs_threshold_lower=0.999
-        algorithm.rollout_correction.rollout_token_veto_threshold=null
-        actor_rollout_ref.rollout.update_weights_bucket_megabytes=1024 global_profiler.tool=nsys
-    """,
-    "bypass and gspo, 0.8": """
-        algorithm.adv_estimator=grpo actor_rollout_ref.actor.policy_loss.loss_mode=gspo actor_rollout_ref.rollout.n=16
-        algorithm.rollout_correction.bypass_mode=True algorithm.rollout_correction.loss_type=reinforce
-        actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean actor_rollout_ref.actor.clip_ratio_low=3e-4
-        critic.fsdp.param_offload=True skip.rollout.enable=False trainer.use_v1=True trainer.v1.trainer_mode=sync
-    """,
-    "asynchronous, 0.9": """
-        algorithm.adv_estimator=grpo trainer.use_v1=True trainer.v1.trainer_mode=separate_async
-        actor_rollout_ref.rollout.n=8 trainer.v1.separate_async.sync_staleness=2
-    """,
-}
-"""By kind and version of verl. Each stands on ``COMMON``."""
+NAMES = sorted(path.stem for path in LAUNCHES.glob("*.sh"))
+TINY = [
+    "actor_rollout_ref.model.path=tiny://model?seed=0",
+    "data.train_files=tiny://task?rows=64&seed=0",
+    "data.val_files=tiny://task?rows=16&seed=1",
+    "data.train_batch_size=8",
+    "data.max_prompt_length=32",
+    "data.max_response_length=16",
+    "data.dataloader_num_workers=0",
+    "actor_rollout_ref.actor.ppo_mini_batch_size=4",
+    "actor_rollout_ref.actor.fsdp_config.dtype=float32",
+    "actor_rollout_ref.ref.fsdp_config.dtype=float32",
+    "critic.fsdp.dtype=float32",
+    "actor_rollout_ref.rollout.dtype=float32",
+    "actor_rollout_ref.rollout.agent.num_workers=1",
+    "critic.model.path=tiny://model?seed=0",
+    "trainer.n_gpus_per_node=1",
+    "trainer.nnodes=1",
+    "trainer.total_training_steps=1",
+    "trainer.save_freq=-1",
+    "trainer.test_freq=-1",
+    "trainer.val_before_train=false",
+    "trainer.logger=[console]",
+]
+"""Overrides that make a script's model, data and sizes small."""
 
 
-def command(name: str, engine: str = "hf") -> list[str]:
-    """The overrides of a command, unquoted as a shell does, with ``vllm`` replaced by ``engine``."""
-    words = shlex.split(COMMON) + shlex.split(COMMANDS[name])
-    return [word.replace("rollout.name=vllm", f"rollout.name={engine}") for word in words]
+@cache
+def command(name: str) -> tuple[str, ...]:
+    """The arguments that a script gives its program, as bash expands them."""
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder, "python3")
+        program.write_text('#!/bin/sh\nprintf "%s\\0" "$@"\n')
+        program.chmod(0o755)
+        environment = {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", "HOME": "/root"}
+        script = ["bash", str(LAUNCHES / f"{name}.sh")]
+        done = subprocess.run(script, env=environment, capture_output=True, text=True, check=True)
+    words = done.stdout.split("\0")[:-1]
+    assert words[0] == "-m"
+    return tuple(words[2:])
 
+
+def refusal_of(name: str) -> str | None:
+    """How the refusal of a script begins, or None where it is read."""
+    verdict = (LAUNCHES / f"{name}.sh").read_text().splitlines()[2]
+    assert verdict == "# read" or verdict.startswith("# refused: ")
+    return None if verdict == "# read" else verdict.removeprefix("# refused: ")
+
+
+MUTATED = [name for name in NAMES if not command(name)[0].startswith("--")]
 
 VALUES = (
     *("1", "2", "8", "64", "0.5", "true", "null", "grpo", "gae", "token-mean", "cpu", "[a]", "other"),
@@ -288,48 +222,63 @@ MUTATIONS: tuple[Callable[[random.Random, list[str], int], None], ...] = (
 def mutated(seed: int) -> list[str]:
     """A command with one to three things changed; the same for the same seed."""
     draw = random.Random(seed)
-    words = command(draw.choice(sorted(COMMANDS)), draw.choice(("hf", "hf", "hf", "vllm")))
+    words = list(command(draw.choice(MUTATED)))
     for _ in range(draw.choice((1, 1, 1, 2, 3))):
         draw.choice(MUTATIONS)(draw, words, draw.randrange(len(words)))
     return words
 
 
 KNOWN = with_groups({*old_defaults(), *raw_leaves(main_config()), *aliases()})
-REFUSED = {
-    "gsm8k megatron, 0.5": "the Megatron engine is not built",
-    "sglang multi-turn, 0.5": "multi-turn rollout is not built yet",
-    "lora, 0.5": "LoRA is not built yet",
-    "asynchronous, 0.9": "asynchronous training is not built yet",
-}
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_an_old_command_is_read_or_says_what_is_not_built(name):
-    if name not in REFUSED:
-        load_config("ppo_trainer", command(name))
-        with pytest.raises(VerliftError, match="rollout with vLLM is not built yet; use hf"):
-            load_config("ppo_trainer", command(name, engine="vllm"))
+@pytest.mark.parametrize("name", NAMES)
+def test_an_old_script_is_read_or_says_what_is_not_built(name, capsys):
+    expected = refusal_of(name)
+    if expected is None:
+        config = read(parse(command(name)))
+        OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+        assert config.actor_rollout_ref.rollout.name == "hf"
+        assert "played by this build's own engine hf" in capsys.readouterr().err
     else:
-        with pytest.raises(VerliftError, match=REFUSED[name]):
-            load_config("ppo_trainer", command(name))
+        with pytest.raises(VerliftError, match=re.escape(expected)):
+            read(parse(command(name)))
+
+
+def test_who_types_another_engine_today_is_refused():
+    with pytest.raises(VerliftError, match="rollout with vLLM is not built yet; use hf"):
+        load_config("ppo_trainer", command("grpo_qwen2_7b_0.3"))
 
 
 @pytest.mark.parametrize(
-    ("name", "key", "kind"),
+    ("name", "told"),
     [
-        ("ppo with a critic, 0.2", "trainer.val_generations_to_log_to_wandb", "moved"),
-        ("ppo with a critic, 0.2", "actor_rollout_ref.actor.checkpoint.contents", "converted"),
-        ("dapo, 0.4", "reward_model.overlong_buffer.len", "moved"),
-        ("rloo, 0.3", "actor_rollout_ref.rollout.mode", "converted"),
-        ("rloo, 0.3", "actor_rollout_ref.actor.optim.warmup_style", "moved"),
-        ("reinforce++, 0.4", "reward_model.launch_reward_fn_async", "inert"),
-        ("a reward of one's own, 0.6", "custom_reward_function.path", "moved"),
-        ("a reward of one's own, 0.6", "algorithm.rollout_is", "converted"),
-        ("rollout correction, 0.7.0", "algorithm.rollout_correction.rollout_rs", "converted"),
+        ("ppo_deepseek7b_0.4", {"trainer.val_generations_to_log_to_wandb": "moved"}),
+        ("ppo_deepseek7b_0.4", {"actor_rollout_ref.actor.checkpoint.contents": "converted"}),
+        ("ppo_quickstart_0.2", {"critic.ppo_micro_batch_size": "converted"}),
+        ("ppo_deepseek7b_sp2_0.3", {"actor_rollout_ref.actor.ulysses_sequence_parallel_size": "converted"}),
+        ("dapo_qwen2.5_32b_0.4", {"reward_model.overlong_buffer.len": "moved"}),
+        ("gspo_3b_math_0.6", {"actor_rollout_ref.actor.fsdp_config.fsdp_size": "inert"}),
+        (
+            "rloo_qwen2_7b_0.3",
+            {"actor_rollout_ref.rollout.mode": "converted", "actor_rollout_ref.actor.optim.warmup_style": "moved"},
+        ),
+        ("reinforce_plus_plus_0.4", {"reward_model.launch_reward_fn_async": "inert"}),
+        (
+            "grpo_own_reward_0.6",
+            {
+                "custom_reward_function.path": "moved",
+                "algorithm.rollout_is": "converted",
+                "actor_rollout_ref.rollout.load_format": "inert",
+                "actor_rollout_ref.rollout.gpu_memory_utilization": "inert",
+                "actor_rollout_ref.rollout.tensor_model_parallel_size": "inert",
+            },
+        ),
+        ("rollout_correction_0.7.0", {"algorithm.rollout_correction.rollout_rs": "converted"}),
     ],
 )
-def test_what_became_of_an_old_key_is_told(name, key, kind):
-    assert (key, kind) in {(note.key, note.kind) for note in load_config("ppo_trainer", command(name)).notes}
+def test_what_became_of_an_old_key_is_told(name, told):
+    loaded = load_config("ppo_trainer", command(name), conversions=OLD_CODE)
+    assert told.items() <= {note.key: note.kind for note in loaded.notes}.items()
 
 
 def names_something(message: str, words: list[str]) -> bool:
@@ -343,17 +292,24 @@ def names_something(message: str, words: list[str]) -> bool:
 def refusal(words: list[str]) -> str | None:
     """The message that refuses a command, or None where it is read whole."""
     try:
-        config = load_config("ppo_trainer", words).config
+        config = load_config("ppo_trainer", words, conversions=OLD_CODE).config
     except (VerliftError, AlgorithmError) as error:
         return str(error)
     OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     return None
 
 
-@pytest.mark.parametrize("start", range(0, 1000, 50))
-def test_a_mutated_command_is_read_or_refused_by_name(start):
-    """Any other exception ends the test, with the seed in its note."""
-    for seed in range(start, start + 50):
+@pytest.mark.parametrize(
+    "seeds",
+    [
+        range(0, 1000, 40),
+        *(pytest.param(range(start, start + 50), marks=pytest.mark.evidence) for start in range(0, 1000, 50)),
+    ],
+    ids=str,
+)
+def test_a_mutated_command_is_read_or_refused_by_name(seeds):
+    """Any other exception ends the test, with the seed in its note. All thousand are left to `make evidence`."""
+    for seed in seeds:
         words = mutated(seed)
         try:
             message = refusal(words)
@@ -386,3 +342,21 @@ def test_a_mutated_command_as_a_program_says_the_same(seed):
     assert "Traceback" not in done.stderr, done.stderr
     assert done.returncode == (0 if message is None else 2), done.stderr
     assert message is None or names_something(done.stderr, words), done.stderr
+
+
+@pytest.mark.evidence
+@pytest.mark.ray
+@pytest.mark.parametrize("name", ["grpo_qwen2_7b_0.3", "ppo_deepseek7b_0.4", "rloo_qwen2_7b_0.3"])
+def test_an_old_script_trains(name, tmp_path):
+    """The script itself, with its model, data and sizes swapped for small ones behind what it sets."""
+    script = ["bash", str(LAUNCHES / f"{name}.sh"), *TINY, f"trainer.default_local_dir={tmp_path}"]
+    done = subprocess.run(
+        [sys.executable, "-m", "verlift.main", "exec", "--", *script],
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "step 1/1" in done.stdout
+    assert "played by this build's own engine hf" in done.stderr

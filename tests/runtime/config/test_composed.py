@@ -47,3 +47,22 @@ def test_the_result_can_be_changed_and_the_given_config_is_as_it_was(composed):
     config = settle_config(composed, use_v1=False)
     config.actor_rollout_ref.actor.optim.total_training_steps = 7
     assert OmegaConf.to_yaml(composed) == before
+
+
+def test_another_engine_is_played_by_ours_and_told(composed, capsys):
+    composed.actor_rollout_ref.rollout.name = "vllm"
+    OmegaConf.update(composed, "actor_rollout_ref.rollout.gpu_memory_utilization", 0.6, force_add=True)
+    config = settle_config(composed, use_v1=False)
+    assert config.actor_rollout_ref.rollout.name == "hf"
+    told = capsys.readouterr().err
+    assert "rollout.name='vllm' became actor_rollout_ref.rollout.name='hf'" in told
+    assert "actor_rollout_ref.rollout.gpu_memory_utilization" in told
+
+
+def test_who_asks_for_the_other_trainer_is_told(composed, capsys):
+    composed.trainer.use_v1 = True
+    once = settle_config(composed, use_v1=False)
+    assert once.trainer.use_v1 is False
+    assert "trainer.use_v1: is False here, not True" in capsys.readouterr().err
+    settle_config(once, use_v1=False)
+    assert "trainer.use_v1" not in capsys.readouterr().err

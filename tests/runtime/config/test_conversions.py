@@ -1,10 +1,10 @@
 """Values of older versions of verl: converted where their meaning is certain, refused with the way out elsewhere."""
 
 import pytest
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from runtime.algorithms import rollout_correction_config
-from runtime.config import load_config, settle_config
+from runtime.config import OLD_CODE, load_config, settle_config
 from runtime.config.composing import CONFIG_DIR, compose_config
 from runtime.config.conversions import CONVERSIONS, is_converted
 from runtime.config.tables import old_defaults
@@ -112,6 +112,9 @@ def test_a_config_that_was_settled_is_settled_to_the_same_again():
         OmegaConf.update(composed, f"{CORRECTION}.{key}", value, force_add=True)
     OmegaConf.update(composed, f"{ACTOR}.checkpoint.contents", ["model"], force_add=True)
     OmegaConf.update(composed, f"{ROLLOUT}.mode", "sync")
+    old = {f"{ROLLOUT}.name": "vllm", f"{ACTOR}.ulysses_sequence_parallel_size": 2, "critic.ppo_micro_batch_size": 4}
+    for key, value in old.items():
+        OmegaConf.update(composed, key, value, force_add=True)
     once = settle_config(composed, use_v1=True)
     twice = settle_config(once, use_v1=True)
     assert once == twice
@@ -130,8 +133,53 @@ def test_validation_at_temperature_0_is_greedy():
     assert warm.notes == ()
 
 
+def of_old_code(*overrides: str) -> tuple[DictConfig, dict[str, tuple[str, str]]]:
+    """The config of a command that was written for verl, and its notes by key."""
+    loaded = load_config("tiny", overrides, conversions=OLD_CODE)
+    return loaded.config, {note.key: (note.kind, note.message) for note in loaded.notes}
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_other_engines_are_played_by_ours_where_old_code_runs(engine):
+    config, notes = of_old_code(f"{ROLLOUT}.name={engine}", f"{ROLLOUT}.top_k=0")
+    assert (config.actor_rollout_ref.rollout.name, config.actor_rollout_ref.rollout.top_k) == ("hf", -1)
+    kind, message = notes[f"{ROLLOUT}.name"]
+    assert kind == "converted"
+    assert f"'{engine}' became {ROLLOUT}.name='hf'" in message
+    assert "the same distribution, not the same tokens" in message
+    assert "is not built" in refused(f"{ROLLOUT}.name={engine}")
+
+
+def test_micro_batches_counted_over_all_ranks_are_cut_up():
+    sizes = [f"{ACTOR}.ppo_micro_batch_size=8", "critic.ppo_micro_batch_size=1", "trainer.n_gpus_per_node=2"]
+    config, notes = of_old_code(*sizes, "critic.ppo_micro_batch_size_per_gpu=null")
+    assert config.actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu == 4
+    assert config.critic.ppo_micro_batch_size_per_gpu == 1
+    assert notes[f"{ACTOR}.ppo_micro_batch_size"][0] == "converted"
+    assert "trainer" not in notes[f"{ACTOR}.ppo_micro_batch_size"][1]
+    with pytest.raises(ConfigError, match="it counts over all ranks"):
+        of_old_code(f"{ACTOR}.ppo_micro_batch_size=abc")
+
+
+def test_ranks_that_shared_a_sequence_pool_their_token_budgets():
+    """The reference and the old log-probs follow the actor, as in verl, unless they say otherwise."""
+    given = ["ulysses_sequence_parallel_size=2", "ppo_max_token_len_per_gpu=100", "use_dynamic_bsz=true"]
+    config, notes = of_old_code(*(f"{ACTOR}.{text}" for text in given), "critic.ulysses_sequence_parallel_size=4")
+    assert config.actor_rollout_ref.actor.ppo_max_token_len_per_gpu == 200
+    assert config.actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu == 200
+    assert config.actor_rollout_ref.ref.log_prob_max_token_len_per_gpu == 200
+    assert config.critic.ppo_max_token_len_per_gpu == 4 * 32768
+    assert notes[f"{ACTOR}.ulysses_sequence_parallel_size"][0] == "converted"
+    own, _ = of_old_code(
+        *(f"{ACTOR}.{text}" for text in given), "actor_rollout_ref.ref.ulysses_sequence_parallel_size=1"
+    )
+    assert own.actor_rollout_ref.ref.log_prob_max_token_len_per_gpu == 100
+    assert "sequence parallelism is not built" in refused(f"{ACTOR}.ulysses_sequence_parallel_size=2")
+
+
 def test_every_conversion_reads_keys_that_verl_had():
+    for conversion in OLD_CODE:
+        assert {*conversion.keys, *conversion.beside} <= set(old_defaults())
     for conversion in CONVERSIONS:
-        assert set(conversion.keys) <= set(old_defaults())
         assert all(is_converted(key) for key in conversion.keys)
     assert not is_converted("data.train_batch_size")
