@@ -14,9 +14,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from transformers import AutoConfig
 
 from compat.protocol import DataProto
-from compat.utils import groupwise, metric, model, py_functional, seqlen_balancing, torch_functional
+from compat.utils import (
+    flops_counter,
+    groupwise,
+    metric,
+    model,
+    py_functional,
+    seqlen_balancing,
+    torch_functional,
+    ulysses,
+)
 
 pytestmark = pytest.mark.oracle
 HERE = Path(__file__).parent
@@ -211,3 +221,38 @@ def test_collected_and_reduced_metrics_are_verls(verl, verl_does):
         py_functional.append_to_dict(ours, step, "actor/")
     assert ours == verl("appended", dictionaries=steps, prefix="actor/")
     assert metric.reduce_metrics(dict(ours)) == verl_does("metric", "reduce_metrics", dict(ours))
+
+
+SIZES = {"hidden_size": 96, "intermediate_size": 200, "num_hidden_layers": 3, "vocab_size": 1000}
+HEADS = {"num_attention_heads": 6, "num_key_value_heads": 2}
+
+
+@pytest.mark.parametrize("model_type", ["llama", "qwen2", "qwen3", "mistral", "seed_oss", "gpt2"])
+@pytest.mark.parametrize("head_dim", [None, 24])
+def test_operations_of_a_step(verl, model_type, head_dim):
+    """Dense decoders alike; of gpt2 both know nothing, and say 0."""
+    settings = {**SIZES, **HEADS, **({} if head_dim is None else {"head_dim": head_dim})}
+    lengths = [5, 300, 1, 77]
+    config = AutoConfig.for_model(model_type, **settings)
+    ours, _ = flops_counter.FlopsCounter(config).estimate_flops(lengths, 0.25)
+    assert ours == pytest.approx(verl("flops", model_type=model_type, settings=settings, lengths=lengths, seconds=0.25))
+
+
+@pytest.mark.parametrize("name", [*flops_counter.DENSE_FLOPS, "NVIDIA H200 NVL", "NVIDIA L40S", "a name of nobody"])
+@pytest.mark.parametrize("unit", ["M", "T"])
+def test_peak_of_a_device(verl_does, name, unit):
+    theirs = verl_does("flops_counter", "get_device_flops", unit, name)
+    assert flops_counter.get_device_flops(unit, name) == pytest.approx(theirs)
+
+
+def test_sequences_that_are_whole(verl_does):
+    """Without a group verl hands back what it got, as ours."""
+    ids, positions = torch.arange(7)[None], torch.arange(7)[None]
+    for name, arguments in {
+        "ulysses_pad": (ids, positions, 1),
+        "gather_outputs_and_unpad": (ids, 0, 0, 3),
+        "gather_seq_scatter_heads": (ids, 0, 1),
+        "gather_heads_scatter_seq": (ids, 1, 0),
+    }.items():
+        ours, theirs = getattr(ulysses, name)(*arguments), verl_does("ulysses", name, *arguments)
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0)

@@ -52,7 +52,19 @@ def appended(dictionaries, prefix):
     return data
 
 
+def flops(model_type, settings, lengths, seconds):
+    """TFLOPs a second that ``FlopsCounter`` of a config of ``model_type`` estimates."""
+    from unittest import mock
+
+    from transformers import AutoConfig
+    from verl.utils import flops_counter
+
+    counter = flops_counter.FlopsCounter(AutoConfig.for_model(model_type, **settings))
+    with mock.patch.object(flops_counter, "get_device_flops"):  # it asks CUDA, which may not be there
+        return counter.estimate_flops(lengths, seconds)[0]
+
+
 if __name__ == "__main__":
-    for function in (of_module, dynamic_batch, schedule, metric, appended):
+    for function in (of_module, dynamic_batch, schedule, metric, appended, flops):
         setattr(verl_side, function.__name__, function)
     verl_side.serve(sys.argv[1])

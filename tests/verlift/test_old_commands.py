@@ -29,9 +29,9 @@ LAUNCHES = Path(__file__).with_name("launches")
 
 NAMES = sorted(path.stem for path in LAUNCHES.glob("*.sh"))
 TINY = [
-    "actor_rollout_ref.model.path=tiny://model?seed=0",
-    "data.train_files=tiny://task?rows=64&seed=0",
-    "data.val_files=tiny://task?rows=16&seed=1",
+    "actor_rollout_ref.model.path='tiny://model?seed=0'",
+    "data.train_files='tiny://task?rows=64&seed=0'",
+    "data.val_files='tiny://task?rows=16&seed=1'",
     "data.train_batch_size=8",
     "data.max_prompt_length=32",
     "data.max_response_length=16",
@@ -42,7 +42,7 @@ TINY = [
     "critic.fsdp.dtype=float32",
     "actor_rollout_ref.rollout.dtype=float32",
     "actor_rollout_ref.rollout.agent.num_workers=1",
-    "critic.model.path=tiny://model?seed=0",
+    "critic.model.path='tiny://model?seed=0'",
     "trainer.n_gpus_per_node=1",
     "trainer.nnodes=1",
     "trainer.total_training_steps=1",
