@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import ray
 import torch
@@ -128,3 +129,42 @@ def test_a_reward_model_that_is_mapped_to_a_role_scores(tmp_path, judge):
     # Scores of a random linear head: none of them is one of the few values that the rule of the tiny task gives.
     assert 0 < abs(step["critic/score/max"]) < 1
     assert step["critic/score/max"] != step["critic/score/min"]
+
+
+class OwnLoop(RayPPOTrainer):
+    """A loop that plays through the worker group, updates with what it played, and saves after each step."""
+
+    def fit(self):
+        self.global_steps = 0
+        self._load_checkpoint()
+        batches = iter(self.train_dataloader)
+        while self.global_steps < self.total_training_steps:
+            self.global_steps += 1
+            batch = DataProto.from_single_dict(next(batches))
+            batch.non_tensor_batch["uid"] = np.array(
+                [f"{self.global_steps}-{row}" for row in range(len(batch))], object
+            )
+            played = self.actor_rollout_wg.generate_sequences(self._get_gen_batch(batch))
+            batch = batch.repeat(self.config.actor_rollout_ref.rollout.n, interleave=True).union(played)
+            batch = batch.union(self.actor_rollout_wg.compute_log_prob(batch))
+            batch.batch["advantages"] = batch["response_mask"] * (batch["responses"] % 3 - 1.0)
+            self.actor_rollout_wg.update_actor(batch)
+            self._save_checkpoint()
+
+
+@pytest.mark.evidence
+def test_a_loop_of_a_recipes_own_goes_on_bit_by_bit(tmp_path):
+    """Nothing of the loop says its step to the groups: seeds follow the updates, which are saved with the model."""
+    ends = {}
+    for folder, steps in (("whole", (3,)), ("resumed", (1, 3))):
+        for last in steps:
+            overrides = ["trainer.save_freq=1", f"trainer.total_training_steps={last}", "trainer.resume_mode=auto"]
+            overrides += ["actor_rollout_ref.actor.shuffle=true", "actor_rollout_ref.actor.optim.lr=0.01"]
+            trainer = recipe(OwnLoop, tmp_path / folder, overrides)
+            trainer.init_workers()
+            try:
+                trainer.fit()
+                ends[folder] = trainer.workers.digests("actor")
+            finally:
+                trainer.close()
+    assert ends["whole"] == ends["resumed"]
