@@ -53,9 +53,9 @@ def test_a_custom_estimator_loss_and_reward_manager_in_verls_own_loop(tmp_path):
     assert "'recipe/score_std'" in output
     assert all(float(norm) > 0 for norm in re.findall(r"grad norm ([\d.]+)", output))
     played = [json.loads(line) for line in (tmp_path / "played" / "2.jsonl").read_text().splitlines()]
-    # What was trained on is the manager's score: the task's, less 0.01 for each of at most 16 tokens.
-    taken_off = [100 * (row["task_score"] - row["score"]) for row in played]
-    assert all(1 <= round(tokens) <= 16 and tokens == pytest.approx(round(tokens), abs=1e-4) for tokens in taken_off)
+    # What was trained on is the manager's score: the task's, less 0.02 for each of at most 16 tokens.
+    taken_off = [50 * (row["task_score"] - row["score"]) for row in played]
+    assert all(1 <= round(tokens) <= 16 and tokens == pytest.approx(round(tokens), abs=1e-3) for tokens in taken_off)
 
 
 @pytest.mark.evidence
