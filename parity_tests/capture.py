@@ -104,8 +104,21 @@ def machine_fingerprint() -> dict[str, str]:
         "threads": str(torch.get_num_threads()),
         "torch": torch.__version__,
         "MKL_CBWR": os.environ.get("MKL_CBWR", ""),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "",
+        **_gpu_fingerprint(),
+    }
+
+
+def _gpu_fingerprint() -> dict[str, str]:
+    """The GPU, the libraries that compute on it, and the switch that cuBLAS reads; empty where there is none."""
+    if not torch.cuda.is_available():
+        return {"gpu": "", "cuda": torch.version.cuda or ""}
+    return {
+        "gpu": torch.cuda.get_device_name(),
+        "gpus": str(torch.cuda.device_count()),
         "cuda": torch.version.cuda or "",
+        "cudnn": str(torch.backends.cudnn.version()),
+        "nccl": ".".join(map(str, torch.cuda.nccl.version())),
+        "CUBLAS_WORKSPACE_CONFIG": os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""),
     }
 
 

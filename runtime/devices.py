@@ -19,3 +19,17 @@ def device_of(config: DictConfig) -> torch.device:
     if wanted == "cuda" and not torch.cuda.is_available():
         raise ConfigError("trainer.device is cuda, and torch sees no GPU here; use auto or cpu, or a CUDA torch")
     return torch.device(wanted)
+
+
+def compute_repeatably(config: DictConfig) -> None:
+    """Set torch's switches in this process so that equal inputs give equal bits, where the run wants that.
+
+    ``actor_rollout_ref.rollout.deterministic`` decides, as it does for the batches of rollout; ``verlift parity`` turns
+    it on. A CPU has nothing to set here (``runtime.environment`` fixes MKL's kernels). An operation without a
+    repeatable form on a GPU warns. cuBLAS also needs ``CUBLAS_WORKSPACE_CONFIG``, which is set before the process starts.
+    """
+    if device_of(config).type != "cuda" or not config.actor_rollout_ref.rollout.deterministic:
+        return
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.backends.cudnn.benchmark = False
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False

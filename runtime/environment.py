@@ -7,6 +7,8 @@ import os
 WORKER_ENV = {
     # Fixes MKL's kernel choice, so that a row of a matmul does not depend on how many rows there are.
     "MKL_CBWR": "AVX2",
+    # The same for cuBLAS, whose results otherwise depend on what ran before.
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
     # Idle OpenMP threads sleep: spinning ones made decoding beside other processes up to a hundred times slower.
     "OMP_WAIT_POLICY": "PASSIVE",
     "TOKENIZERS_PARALLELISM": "false",

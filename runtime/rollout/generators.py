@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from omegaconf import DictConfig
 
-from runtime.devices import device_of
+from runtime.devices import compute_repeatably, device_of
 from runtime.errors import ConfigError
 from runtime.rollout.types import Generator
 
@@ -18,6 +18,7 @@ def build_generator(config: DictConfig) -> Generator:
 
     Raises ConfigError for a name that is not known, or not supported yet.
     """
+    compute_repeatably(config)
     return generator_builder(config.actor_rollout_ref.rollout.name)(config)
 
 

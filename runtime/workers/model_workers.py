@@ -17,7 +17,7 @@ from omegaconf import DictConfig
 
 from runtime import containers
 from runtime.config import corrects_rollout, num_ranks, uses_reference, writes_sum_pi_squared
-from runtime.devices import device_of
+from runtime.devices import compute_repeatably, device_of
 from runtime.engine.checkpoint import load_engine, save_engine
 from runtime.engine.engine import Engine
 from runtime.engine.losses import ActorLoss, CriticLoss, Loss
@@ -56,6 +56,7 @@ class ModelWorker:
         self.rank, self.world_size, self.config = rank, world_size, config
         torch.set_num_threads(torch_threads(config))
         self.device = device_of(config)
+        compute_repeatably(config)
 
     def rendezvous_address(self) -> str:
         """An address that the ranks can meet at; asked of rank 0."""
