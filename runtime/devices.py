@@ -26,7 +26,7 @@ def compute_repeatably(config: DictConfig) -> None:
 
     ``actor_rollout_ref.rollout.deterministic`` decides, as it does for the batches of rollout; ``verlift parity`` turns
     it on. A CPU has nothing to set here (``runtime.environment`` fixes MKL's kernels). An operation without a
-    repeatable form on a GPU warns. cuBLAS also needs ``CUBLAS_WORKSPACE_CONFIG``, which is set before the process starts.
+    repeatable form on a GPU warns. cuBLAS also needs ``CUBLAS_WORKSPACE_CONFIG``, set before the start.
     """
     if device_of(config).type != "cuda" or not config.actor_rollout_ref.rollout.deterministic:
         return
