@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 from compat.protocol import DataProto
 from compat.rows import to_dataproto
 from legacy.gen_batch import answer_in_kind, session_requests
-from runtime.agent_loop import AgentLoopOutput, SessionRunner, Submission, as_trajectories
+from runtime.agent_loop import SessionRunner, Submission, as_trajectories
 from runtime.agent_loop.runner import unfinished
 from runtime.errors import RolloutError
 from runtime.identity import TrajectoryKey
@@ -66,7 +66,7 @@ class AgentLoopWorker:
             waiting = [uid for uid, session in zip(uids, sessions, strict=True) if session in late]
             raise unfinished(waiting, len(set(uids)), self.config)
         outputs = [
-            _only_output(request.submission, session.result())
+            only_output(request.submission.uid, session.result())
             for request, session in zip(requests, sessions, strict=True)
         ]
         keys = [TrajectoryKey(request.submission.uid, request.session_id, 0) for request in requests]
@@ -137,11 +137,12 @@ class AgentLoopManager:
         return DataProto.concat(get(calls, "agent loop"))
 
 
-def _only_output(submission: Submission, outputs: Sequence[AgentLoopOutput]) -> AgentLoopOutput:
+def only_output(uid: str, outputs: Sequence[Any]) -> Any:
+    """The one output of a session of ``uid``; ``RolloutError`` when there are more."""
     *others, output = outputs
     if others:
         raise RolloutError(
-            f"a session of uid {submission.uid} returned {len(others) + 1} outputs; the legacy trainer holds one row a "
+            f"a session of uid {uid} returned {len(others) + 1} outputs; the legacy trainer holds one row a "
             "session: use trainer.use_v1=true for agent loops with several outputs"
         )
     return output

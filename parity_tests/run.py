@@ -73,6 +73,11 @@ def capture_run(
             trainer.export_weights(str(directory / WEIGHTS))
     finally:
         trainer.close()
+    return finish_capture(config, directory)
+
+
+def finish_capture(config: DictConfig, directory: Path) -> Capture:
+    """Write the manifest of a run with ``config`` that has ended, and open its capture."""
     write_manifest(
         directory,
         config=OmegaConf.to_container(config, resolve=True),  # type: ignore[arg-type]

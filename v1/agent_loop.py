@@ -14,6 +14,7 @@ from runtime.agent_loop import AgentLoopOutput, SessionRunner, Submission, as_tr
 from runtime.errors import VerliftError
 from runtime.identity import TrajectoryKey
 from runtime.rollout.types import SamplingParams
+from runtime.trajectories import TrajectoryBatch
 from v1 import data_plane
 
 FINISHED, FAILURE = "finished", "failure"
@@ -92,19 +93,24 @@ def put_sessions(
     sample = {**submission.sample, "uid": submission.uid}
     keys, outputs = zip(*placed, strict=True)
     batch = as_trajectories(keys, outputs, [sample] * len(placed), limits)
-    tags = [
+    data_plane.put_rows(batch, partition_id, row_tags(batch, global_steps))
+
+
+def row_tags(batch: TrajectoryBatch, global_steps: int) -> list[dict[str, Any]]:
+    """The tags of each finished row: its lengths, and the step of the weights that it was played with."""
+    lengths = zip(batch.prompts.lengths.tolist(), batch.responses.lengths.tolist(), strict=True)
+    return [
         {
-            "prompt_len": len(output.prompt_ids),
-            "response_len": len(output.response_ids),
-            "seq_len": len(output.prompt_ids) + len(output.response_ids),
+            "prompt_len": prompt,
+            "response_len": response,
+            "seq_len": prompt + response,
             "status": SUCCESS,
             "global_steps": global_steps,
             "min_global_steps": global_steps,
             "max_global_steps": global_steps,
         }
-        for _, output in placed
+        for prompt, response in lengths
     ]
-    data_plane.put_rows(batch, partition_id, tags)
 
 
 def _error_type(error: Exception) -> str:

@@ -229,15 +229,11 @@ class Trainer(ABC):
         for stage in self.stage_names:
             if stage == "update_actor" and not updates_actor(self.config, self.global_steps):
                 continue
-            before = batch
             with timer(metrics, stage):
-                batch, series = getattr(self, stage)(before)
+                after, series = getattr(self, stage)(batch)
             metrics |= {name: sum(values) / len(values) for name, values in series.items() if values}
-            if self.hooks:
-                if stage in REARRANGING:
-                    # Records are in canonical order, which would hide what the stage did.
-                    series = {**series, "row_order": self.canonical_places(batch, among=before)}
-                self.record(batch, stage, series, self._digests_after(stage))
+            self.tell_hooks(stage, batch, after, series)
+            batch = after
         with timer(metrics, "update_weights"):
             self.workers.policy_weights.bring_newest()
         metrics |= self.batch_metrics(batch)
@@ -250,6 +246,15 @@ class Trainer(ABC):
         metrics["timing_s/step"] = metrics["perf/time_per_step"] = seconds
         metrics["perf/throughput"] = metrics["perf/total_num_tokens"] / seconds / self.workers.world_size
         return metrics | self.prompts.progress()
+
+    def tell_hooks(self, stage: str, before: Any, after: Any, series: Series) -> None:
+        """Let the hooks see what ``stage`` made of the batch ``before``."""
+        if not self.hooks:
+            return
+        if stage in REARRANGING:
+            # Records are in canonical order, which would hide what the stage did.
+            series = {**series, "row_order": self.canonical_places(after, among=before)}
+        self.record(after, stage, series, self._digests_after(stage))
 
     def close(self) -> None:
         """End this trainer's actors and trackers; Ray stays up for the next one."""

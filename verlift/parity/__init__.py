@@ -6,6 +6,7 @@ from verlift.parity import (  # noqa: F401  each joins the application
     check,
     compare,
     importing,
+    matrix,
     record,
     recorder,
     reference,

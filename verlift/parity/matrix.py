@@ -1,0 +1,45 @@
+"""``verlift parity matrix``: both trainers under every two settings that can meet."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from verlift.parity.app import Verbose, app, guarded
+
+
+@app.command()
+def matrix(
+    full: Annotated[bool, typer.Option("--full", help="The full product instead of the pairs; see --sample.")] = False,
+    sample: Annotated[int | None, typer.Option(min=1, help="Only so many cells, drawn by the seed.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the choice of cells and of their batches.")] = 0,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for report.json and diverged cells.", show_default="runs/matrix-TIME")
+    ] = None,
+    verbose: Verbose = False,
+) -> None:
+    """Feed every stage of both trainers alike, in cells in which every two settings meet, and compare them.
+
+    Estimator x loss x aggregation x shape of the batch x micro-batch x ranks x layout x KL x dtype, on the tiny model.
+    """
+
+    def work() -> int:
+        from runtime.environment import set_worker_env
+
+        set_worker_env()
+        from parity_tests.isolated import Bench
+        from parity_tests.matrix.cells import Outcome, chosen_cells, counts, run_cells
+        from parity_tests.matrix.report import last_line, told, write_report
+
+        directory = out or Path("runs") / f"matrix-{datetime.now():%Y%m%d-%H%M%S}"
+        with Bench() as bench:
+            cells = chosen_cells(full, sample, seed)
+            results = told(run_cells(bench, cells, directory, seed), verbose)
+        write_report(results, directory / "report.json", full=full, sample=sample, seed=seed)
+        print(last_line(counts(results)))
+        return 1 if counts(results)[Outcome.DIVERGED] else 0
+
+    raise typer.Exit(guarded(work))
