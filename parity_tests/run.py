@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -63,9 +63,9 @@ def for_parity(config: DictConfig, name: str, steps: int, directory: Path) -> Di
 
 
 def capture_run(
-    trainer_class: type[Trainer], config: DictConfig, directory: Path, export_weights: bool = True
+    trainer_class: Callable[..., Trainer], config: DictConfig, directory: Path, export_weights: bool = True
 ) -> Capture:
-    """Train with ``trainer_class``, its every stage captured in ``directory``."""
+    """Train with what ``trainer_class`` makes of (config, hooks), its every stage captured in ``directory``."""
     trainer = trainer_class(config, hooks=[CaptureHook(directory)])
     try:
         trainer.fit()

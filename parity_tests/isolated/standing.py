@@ -144,12 +144,19 @@ class StandingV1(Standing, V1Trainer):
     def serve(self, config: DictConfig, hooks: Sequence[StageHook] = (), plays: bool = True) -> None:
         super().serve(config, hooks, plays)
         self.replay_buffer = self._replay_buffer("train")
+        # What a run that failed left there would be taken for sessions of the next one.
+        for partition in (self.replay_buffer.partition_id, self._fed):
+            data_plane.clear(list(data_plane.list_tags(partition)), partition)
         call_in([self.data_worker], _serve_data, self.config, self.hooks)
 
+    @property
+    def _fed(self) -> str:
+        return f"{self.run_name}-fed"
+
     def put(self, batch: TrajectoryBatch) -> KVBatchMeta:
-        partition, tags = f"{self.run_name}-fed", row_tags(batch, self.global_steps)
-        data_plane.put_rows(batch, partition, tags)
-        return KVBatchMeta(keys=[str(key) for key in batch.keys], tags=tags, partition_id=partition)
+        tags = row_tags(batch, self.global_steps)
+        data_plane.put_rows(batch, self._fed, tags)
+        return KVBatchMeta(keys=[str(key) for key in batch.keys], tags=tags, partition_id=self._fed)
 
     def drop(self, batch: KVBatchMeta) -> None:
         data_plane.clear(batch.keys, batch.partition_id)

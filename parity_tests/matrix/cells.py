@@ -18,7 +18,7 @@ from omegaconf import DictConfig
 from parity_tests.isolated import Bench, isolated
 from parity_tests.isolated.outputs import isolated_outputs
 from parity_tests.isolated.runs import Isolated
-from parity_tests.isolated.synthetic import synthetic_feed
+from parity_tests.isolated.synthetic import Size, synthetic_feed
 from parity_tests.matrix.axes import AXES, RULES, Rule, config_of, fits
 from parity_tests.matrix.covering import Cell, pairwise
 from runtime.errors import ConfigError
@@ -100,9 +100,9 @@ def _judge(bench: Bench, cell: Cell, directory: Path, seed: int) -> tuple[Outcom
     return judge(fed(bench, config, cell["shape"], directory, seed), rules)
 
 
-def fed(bench: Bench, config: DictConfig, shape: str, directory: Path, seed: int) -> Isolated:
+def fed(bench: Bench, config: DictConfig, shape: str, directory: Path, seed: int, size: Size | None = None) -> Isolated:
     """Both trainers on a batch of ``shape``."""
-    feed = synthetic_feed(shape, seed)
+    feed = synthetic_feed(shape, seed, size)
     return (isolated_outputs if shape == "multi_output" else isolated)(bench, config, feed, directory)
 
 

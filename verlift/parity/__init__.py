@@ -7,11 +7,13 @@ from verlift.parity import (  # noqa: F401  each joins the application
     compare,
     importing,
     matrix,
+    mutants,
     record,
     recorder,
     reference,
     report,
     run,
+    sweep,
 )
 from verlift.parity.app import app
 
