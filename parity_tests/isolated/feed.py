@@ -42,6 +42,14 @@ class Feed:
         orders = [self.row_orders[name] for name in _stages_before(stage) if name in self.row_orders]
         return orders[-1] if orders else range(len(self.written["rollout"]))
 
+    def with_columns(self, **columns: torch.Tensor) -> Feed:
+        """With ``columns`` in the place of those that each stage wrote."""
+        changed = {
+            stage: batch.with_columns({name: column for name, column in columns.items() if name in batch})
+            for stage, batch in self.written.items()
+        }
+        return replace(self, written=changed)
+
 
 def feed_of(capture: Capture, step: int = 1) -> Feed:
     """The step ``step`` of a capture; CaptureError when it has no rollout."""

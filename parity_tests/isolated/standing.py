@@ -15,14 +15,12 @@ from omegaconf import DictConfig
 
 from compat.protocol import DataProto
 from compat.reward.adapters import pad_token_id
-from compat.rows import to_dataproto
-from legacy.agent_loop import AgentLoopManager, only_output
+from compat.rows import read_batch, to_dataproto
+from legacy.agent_loop import only_output
 from legacy.trainer import LegacyTrainer
-from runtime.advantage import AdvantageStage
 from runtime.config import uses_critic, uses_reference
 from runtime.identity import TrajectoryKey
 from runtime.recipe import import_modules, with_modules_of_algorithms
-from runtime.reward import RewardStage
 from runtime.trainer.base import Trainer
 from runtime.trainer.hooks import StageHook
 from runtime.trainer.prompts import PromptSource
@@ -83,6 +81,18 @@ class Standing(Trainer):
     def drop(self, batch: Any) -> None:
         """Let go of what ``put`` made."""
 
+    def read_back(self, batch: TrajectoryBatch, fields: Sequence[str]) -> TrajectoryBatch:
+        """``fields`` as they come out of the container that ``batch`` was put into."""
+        fed = self.put(batch)
+        try:
+            return self.read(fed, fields)
+        finally:
+            self.drop(fed)
+
+    def read(self, batch: Any, fields: Sequence[str]) -> TrajectoryBatch:
+        """``fields`` of what ``put`` made."""
+        raise NotImplementedError
+
     def processes(self) -> list[Any]:
         """Every actor of this trainer."""
         ranks = [actor for group in self.everyone.groups.values() for actor in group.actors]
@@ -101,6 +111,9 @@ class Standing(Trainer):
 class StandingLegacy(Standing, LegacyTrainer):
     """``LegacyTrainer``, standing."""
 
+    def read(self, batch: DataProto, fields: Sequence[str]) -> TrajectoryBatch:
+        return read_batch(batch, fields)
+
     def _start(self) -> None:
         super()._start()
         self._groups: tuple[Any, Any] = (self.critic_wg, self.ref_policy_wg)
@@ -117,9 +130,9 @@ class StandingLegacy(Standing, LegacyTrainer):
         ]
         for group, part in parts:
             group.ray_cls_with_init.kwargs["config"] = part
-        self.reward_stage = RewardStage.from_config(self.config)
-        self.advantage_stage = AdvantageStage.from_config(self.config)
-        self.async_rollout_manager = AgentLoopManager(self.config, self.workers.policy_weights)
+        # What the trainer makes of its config when it is first asked for.
+        for made in ("reward_stage", "advantage_stage", "async_rollout_manager", "checkpoint_manager"):
+            self.__dict__.pop(made, None)
 
     def put(self, batch: TrajectoryBatch) -> DataProto:
         """Raises ``RolloutError``, as the trainer's agent loops do, for a session with several outputs."""
@@ -157,6 +170,9 @@ class StandingV1(Standing, V1Trainer):
         tags = row_tags(batch, self.global_steps)
         data_plane.put_rows(batch, self._fed, tags)
         return KVBatchMeta(keys=[str(key) for key in batch.keys], tags=tags, partition_id=self._fed)
+
+    def read(self, batch: KVBatchMeta, fields: Sequence[str]) -> TrajectoryBatch:
+        return data_plane.read(batch, fields)
 
     def drop(self, batch: KVBatchMeta) -> None:
         data_plane.clear(batch.keys, batch.partition_id)

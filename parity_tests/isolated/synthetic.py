@@ -127,7 +127,11 @@ def synthetic_feed(shape: str, seed: int, size: Size | None = None) -> Feed:
     The same arguments give the same bits.
     """
     draw = torch.Generator().manual_seed(seed)
-    outline = SHAPES[shape](size or Size(), draw)
+    return feed_around(SHAPES[shape](size or Size(), draw), seed, draw)
+
+
+def feed_around(outline: Outline, seed: int, draw: torch.Generator) -> Feed:
+    """``synthetic_feed`` of rows that are given: their uids are made of ``seed``, their values drawn from ``draw``."""
     uids = {p: PromptIdentity(seed, "synthetic", 1, p).uid for p, _, _ in outline.keys}
     bare = TrajectoryBatch(
         keys=tuple(TrajectoryKey(uids[prompt], session, index) for prompt, session, index in outline.keys),

@@ -308,7 +308,7 @@ V1 = tuple(
         ),
         (
             "an epoch too many in V1", "grpo", "runtime.workers.model_workers:ModelWorker._update",
-            "epochs=settings.ppo_epochs", "epochs=settings.ppo_epochs + 1", "update_actor",
+            "epochs=plan.epochs", "epochs=plan.epochs + 1", "update_actor",
             ("actor/entropy_loss", *_ACTOR),
         ),
         (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -23,7 +24,8 @@ def matrix(
 ) -> None:
     """Feed every stage of both trainers alike, in cells in which every two settings meet, and compare them.
 
-    Estimator x loss x aggregation x shape of the batch x micro-batch x ranks x layout x KL x dtype, on the tiny model.
+    First come the cases whose right values are known. The axes: estimator x loss x aggregation x shape of the batch x
+    micro-batch x ranks x layout x KL x dtype, on the tiny model.
     """
 
     def work() -> int:
@@ -32,12 +34,13 @@ def matrix(
         set_worker_env()
         from parity_tests.isolated import Bench
         from parity_tests.matrix.cells import Outcome, chosen_cells, counts, run_cells
+        from parity_tests.matrix.facts import run_facts
         from parity_tests.matrix.report import last_line, told, write_report
 
         directory = out or Path("runs") / f"matrix-{datetime.now():%Y%m%d-%H%M%S}"
         with Bench() as bench:
             cells = chosen_cells(full, sample, seed)
-            results = told(run_cells(bench, cells, directory, seed), verbose)
+            results = told(chain(run_facts(bench, directory), run_cells(bench, cells, directory, seed)), verbose)
         write_report(results, directory / "report.json", full=full, sample=sample, seed=seed)
         print(last_line(counts(results)))
         return 1 if counts(results)[Outcome.DIVERGED] else 0
