@@ -53,6 +53,9 @@ evidence: setup oracle  ## what is too long for CI; prints its counts
 	EXACTNESS_BATCHES=200 $(BIN)/python -m pytest tests/shared_algos/test_exactness.py
 	ORACLE_EXAMPLES=2000 $(BIN)/python -m pytest tests/oracle/test_oracle_protocol.py
 	DAMAGE_EXAMPLES=1000 $(BIN)/python -m pytest tests/parity_tests/test_robustness.py
+	$(BIN)/verlift parity matrix
+	$(BIN)/verlift parity mutants
+	$(BIN)/verlift parity sweep --count 500
 
 docs: setup  ## write the tables of docs/algorithms.md anew
 	$(BIN)/python -c "from pathlib import Path; from shared_algos.listing import fill; \

@@ -162,6 +162,10 @@ SHARED = (
         "schedule off by one", "kl", "runtime.engine.engine:Engine.lr_step",
         "self.schedule.step()", "self.schedule.step(); self.schedule.step()", "update_actor", ("actor/lr",),
     ),
+    _shared(
+        "draws of another step", "pf_ppo", "runtime.pf_ppo:Resampling.drawn_rows",
+        "mixed_seed(self.seed, step)", "mixed_seed(self.seed, step + 1)", "resample", ("row_order",),
+    ),
     # Rollout.
     _shared(
         "seed off by one", "grpo", "runtime.identity:PromptIdentity.request_seed",
@@ -223,6 +227,10 @@ LEGACY = tuple(
         (
             "balanced by generated tokens", "ppo", "legacy.trainer:LegacyTrainer.balance",
             'batch["attention_mask"]', 'batch["response_mask"]', "balance", ("row_order",),
+        ),
+        (
+            "draws of another step in legacy", "pf_ppo", "legacy.trainer:LegacyTrainer.drawn_rows",
+            "self.global_steps)", "self.global_steps + 1)", "resample", ("row_order",),
         ),
         (
             "wrong rank's shard", "ppo", "legacy.dispatch:_order",
@@ -297,6 +305,12 @@ V1 = tuple(
         (
             "rank order left out", "ppo", "v1.trainer:V1Trainer._update",
             "self.rank_order(role, len(batch))", "None", "update_critic", _CRITIC,
+        ),
+        (
+            "rows in the order of their draws", "pf_ppo", "v1.data_worker:DataWorker.drawn_rows",
+            "resampling.drawn_rows(data_plane.read(batch, resampling.reads), step)",
+            "sorted(resampling.drawn_rows(data_plane.read(batch, resampling.reads), step))[::-1]",
+            "resample", ("row_order",),
         ),
         (
             "seed of another step", "kl", "v1.trainer:V1Trainer._update",

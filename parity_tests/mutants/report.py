@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,17 @@ from parity_tests.storage import write_json
 
 REPORT_VERSION = 1
 _PLAIN_WIDTH = 200
+
+
+def told(scores: Iterable[Score]) -> list[Score]:
+    """Print a line for each score as it comes; all of them."""
+    kept = []
+    for score in scores:
+        kept.append(score)
+        word = "found" if score.found else "SURVIVED"
+        seen = ", ".join(f"{question} {_cell(score, question)}" for question in score.places)
+        print(f"{word}: {score.mutant.name} ({score.mutant.stage}): {seen}", flush=True)
+    return kept
 
 
 def print_table(scores: Sequence[Score], console: Console | None = None) -> None:

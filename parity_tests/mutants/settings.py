@@ -23,17 +23,20 @@ _BOTH_ROLES = {
     f"{ROLLOUT}.temperature": 0.7,
 }
 
+_PPO: Changes = {
+    **_BOTH_ROLES,
+    "algorithm.adv_estimator": "gae",
+    "algorithm.gamma": 0.99,
+    "algorithm.lam": 0.9,
+    # Bounds within what one update moves a ratio, and different ones.
+    f"{ACTOR}.clip_ratio_low": 1e-3,
+    f"{ACTOR}.clip_ratio_high": 3e-3,
+    "critic.cliprange_value": 1e-3,
+}
+
 SETTINGS: Mapping[str, Changes] = {
-    "ppo": {
-        **_BOTH_ROLES,
-        "algorithm.adv_estimator": "gae",
-        "algorithm.gamma": 0.99,
-        "algorithm.lam": 0.9,
-        # Bounds within what one update moves a ratio, and different ones.
-        f"{ACTOR}.clip_ratio_low": 1e-3,
-        f"{ACTOR}.clip_ratio_high": 3e-3,
-        "critic.cliprange_value": 1e-3,
-    },
+    "ppo": _PPO,
+    "pf_ppo": {**_PPO, "algorithm.use_pf_ppo": True},
     "grpo": {**_BOTH_ROLES, "algorithm.adv_estimator": "grpo", f"{ACTOR}.grad_clip": 0.05},
     "kl": {
         **_BOTH_ROLES,
@@ -52,9 +55,9 @@ SETTINGS: Mapping[str, Changes] = {
         f"{CORRECTION}.rollout_rs_threshold": "0.7_1.4",
     },
 }
-"""``ppo`` and ``grpo`` are what the reference covers; ``kl`` has everything else, and the golden baseline alone."""
+"""All but ``kl`` are what the reference covers; that one has everything else, and the golden baseline alone."""
 
-STEPS: Mapping[str, int] = {"ppo": 1, "grpo": 1, "kl": 2}
+STEPS: Mapping[str, int] = {"ppo": 1, "pf_ppo": 1, "grpo": 1, "kl": 2}
 """Two where a fault shows once the policy is no longer its reference."""
 
 SAMPLED = "grpo"

@@ -27,14 +27,14 @@ def mutants(
         set_worker_env()
         from parity_tests.isolated import Bench
         from parity_tests.mutants.registry import MUTANTS
-        from parity_tests.mutants.report import print_table, write_report
+        from parity_tests.mutants.report import print_table, told, write_report
         from parity_tests.mutants.score import Prover
 
         directory = out or Path("runs") / f"mutants-{datetime.now():%Y%m%d-%H%M%S}"
         chosen = [mutant for name, mutant in MUTANTS.items() if not names or any(part in name for part in names)]
         with Bench() as bench:
             prover = Prover(bench, directory, ranks)
-            scores = [prover.score(mutant) for mutant in chosen]
+            scores = told(prover.score(mutant) for mutant in chosen)
         write_report(scores, directory / "report.json")
         print_table(scores)
         return 0 if all(score.found for score in scores) else 1

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 import pytest
 
+from parity_tests.compare import compare
+from parity_tests.golden import check
 from parity_tests.isolated import Bench, feed_of, isolated
 from parity_tests.isolated.synthetic import synthetic_feed
 from parity_tests.matrix.axes import RULES, config_of, derived
 from parity_tests.matrix.cells import Outcome, chosen_cells, run_cell
+from parity_tests.matrix.facts import FACTS
+from parity_tests.mutants.registry import MUTANTS
+from parity_tests.mutants.score import Prover, planted
 from parity_tests.run import capture_run, for_parity
+from parity_tests.sweep import drawn, sweep
+from parity_tests.third_opinion import against_reference
 from runtime.advantage import AdvantageStage
 from shared_algos.errors import AlgorithmError
 
@@ -109,6 +118,64 @@ def test_a_sample_of_the_matrix(bench, tmp_path):
     for number, cell in enumerate([*cells, several]):
         result = run_cell(bench, cell, tmp_path / f"{number}", seed=number)
         assert result.outcome is (Outcome.REFUSED if cell["shape"] == "multi_output" else Outcome.PASSED), result
+
+
+def test_cases_with_known_values(bench, tmp_path):
+    """Those of one rank; ``verlift parity matrix`` runs all of them."""
+    cases = {fact.number: fact for fact in FACTS}
+    for number in ("1", "4", "6", "8, 9", "11", "12", "13", "16", "17", "20", "22"):
+        assert list(cases[number].check(bench, tmp_path / number)) == [], number
+
+
+def test_a_known_value_finds_a_fault_that_both_trainers_share(bench, tmp_path):
+    (case,) = (fact for fact in FACTS if fact.number == "21")
+    assert list(case.check(bench, tmp_path / "right")) == []
+    with planted(MUTANTS["reward lost on a masked token"], bench, ranks=1):
+        wrong = list(case.check(bench, tmp_path / "wrong"))
+    assert wrong[0] == "gae of legacy: [0.0, 0.0, 0.0, 0.0, 0.0], expected [1, 1, 1, 0, 0]"
+    assert len(wrong) == 4  # remax and reinforce_plus_plus, each ... on both sides
+
+
+def test_sweeps_raise_no_alarm(bench, tmp_path):
+    one_rank = (seed for seed in range(100) if drawn(seed)[0]["ranks"] == "1")
+    for seed in islice(one_rank, 3):
+        (result,) = sweep(bench, tmp_path, 1, seed)
+        assert result.outcome is not Outcome.DIVERGED, result
+
+
+SAMPLE = [
+    "biased std of a group",
+    "stale log-probs taken for new ones",
+    "seed off by one",
+    "values shifted by a token",
+    "sessions under one key",
+    "mask of ones",
+    "a lost key",
+]
+"""Each of another kind, in settings that take a second; none of them needs a second rank."""
+
+
+@pytest.fixture(scope="module")
+def prover(bench, tmp_path_factory):
+    return Prover(bench, tmp_path_factory.mktemp("mutants"), ranks=1)
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_a_planted_fault_is_found_where_it_was_planted(prover, name):
+    score = prover.score(MUTANTS[name])
+    assert score.found, {question: str(place) for question, place in score.places.items()}
+    if score.mutant.trainer == "shared":
+        assert score.places["chained"] is None
+
+
+def test_without_a_fault_no_question_finds_anything(prover):
+    clean = prover.clean("ppo")
+    for side, run in clean.runs.items():
+        assert check(clean.baseline, run).first is None
+        assert against_reference(run).first is None
+        assert not clean.fed[side].refusals
+    fed = [run.capture for run in clean.fed.values()]
+    assert compare(fed[0], fed[1], by_position=False).first is None
 
 
 def test_what_a_rule_expects_is_refused_and_nothing_less(bench, tmp_path):
