@@ -10,8 +10,11 @@ _ADVANTAGES = ("advantages", "returns")
 # Series are told in the order of their names; a loss that is off shows in its gradient first.
 _ACTOR = ("actor/grad_norm", "actor/loss", "actor/pg_loss")
 _CRITIC = ("critic/grad_norm", "critic/loss", "critic/vf_loss")
+# With two epochs the entropy of the second one differs as well, and has the first name.
+_ACTOR_EPOCHS = ("actor/entropy_loss", *_ACTOR)
 _LOG_PROBS = ("old_log_probs",)
-_WEIGHTS = ("actor.lm_head.weight", "actor.model.embed_tokens.weight")
+# The norm is told before clipping, so the first to differ is that of the next mini-batch.
+_CLIPPED = ("actor/grad_norm", "actor.model.embed_tokens.weight")
 
 
 def _shared(name: str, setting: str, target: str, old: str, new: str, stage: str, fields: tuple[str, ...]) -> Mutant:
@@ -29,8 +32,13 @@ SHARED = (
         "scores.double() - groups.spread(baseline)", "scores.double()", "advantage", _ADVANTAGES,
     ),
     _shared(
-        "groups of their neighbours", "grpo", "runtime.advantage:AdvantageStage._inputs",
-        "groups=batch.groups", "groups=batch.groups.roll(1)", "advantage", _ADVANTAGES,
+        "outcome of the row before", "grpo", "shared_algos.advantages.outcomes:Outcomes.of",
+        "(inputs.token_level_rewards)[rows]", "(inputs.token_level_rewards)[rows.roll(1)]", "advantage", _ADVANTAGES,
+    ),
+    # Two rows then share group, session and index, which the core refuses.
+    _shared(
+        "one group for all prompts", "grpo", "runtime.advantage:AdvantageStage._inputs",
+        "groups=batch.groups", "groups=torch.zeros_like(batch.groups)", "advantage", ("refused",),
     ),
     _shared(
         "lambda taken for gamma", "ppo", "shared_algos.advantages.gae:gae",
@@ -65,10 +73,6 @@ SHARED = (
         "token_level_scores - beta * penalty", "token_level_scores", "advantage", ("token_level_rewards",),
     ),
     _shared(
-        "KL of the other direction", "kl", "shared_algos.kl:_estimate",
-        "reverse = (-log_ratio)", "reverse = log_ratio", "advantage", ("token_level_rewards",),
-    ),
-    _shared(
         "rejected tokens stay", "kl", "runtime.advantage:AdvantageStage.__call__",
         'columns["response_mask"] = corrected.response_mask', "pass", "advantage",
         ("response_mask", "token_level_rewards"),
@@ -101,7 +105,7 @@ SHARED = (
     ),
     _shared(
         "horizon dropped", "kl", "shared_algos.aggregation:aggregate",
-        "mean / denominators.horizon if", "mean if", "update_actor", ("actor/entropy_loss", *_ACTOR),
+        "mean / denominators.horizon if", "mean if", "update_actor", _ACTOR_EPOCHS,
     ),
     _shared(
         "denominator of each micro-batch", "grpo", "runtime.engine.engine:Engine.train_mini_batch",
@@ -127,15 +131,19 @@ SHARED = (
     ),
     _shared(
         "KL dropped from the loss", "kl", "runtime.engine.losses:ActorLoss.__call__",
-        "loss = loss + self._kl_coef * kl", "pass", "update_actor", _ACTOR,
+        "loss = loss + self._kl_coef * kl", "pass", "update_actor", _ACTOR_EPOCHS,
+    ),
+    _shared(
+        "KL of the other direction", "kl", "shared_algos.kl:_estimate",
+        "reverse = (-log_ratio)", "reverse = log_ratio", "update_actor", _ACTOR_EPOCHS,
     ),
     _shared(
         "entropy bonus as a penalty", "kl", "runtime.engine.losses:ActorLoss.__call__",
-        "loss - self._entropy_coeff", "loss + self._entropy_coeff", "update_actor", _ACTOR,
+        "loss - self._entropy_coeff", "loss + self._entropy_coeff", "update_actor", _ACTOR_EPOCHS,
     ),
     _shared(
         "weights of the rollout ignored", "kl", "runtime.engine.losses:ActorLoss._inputs",
-        'batch.columns.get("rollout_is_weights")', "None", "update_actor", _ACTOR,
+        'batch.columns.get("rollout_is_weights")', "None", "update_actor", _ACTOR_EPOCHS,
     ),
     _shared(
         "twice the value loss", "ppo", "shared_algos.value_loss:compute_value_loss",
@@ -148,15 +156,15 @@ SHARED = (
     # Updates.
     _shared(
         "an epoch too many", "grpo", "runtime.engine.engine:Engine.train",
-        "in range(epochs)", "in range(epochs + 1)", "update_actor", ("actor/entropy_loss", *_ACTOR),
+        "in range(epochs)", "in range(epochs + 1)", "update_actor", _ACTOR_EPOCHS,
     ),
     _shared(
         "every epoch shuffled alike", "kl", "runtime.engine.engine:_row_order",
-        "mixed_seed(seed, epoch)", "mixed_seed(seed)", "update_actor", ("actor/entropy_loss", *_ACTOR),
+        "mixed_seed(seed, epoch)", "mixed_seed(seed)", "update_actor", _ACTOR_EPOCHS,
     ),
     _shared(
         "gradient not clipped", "grpo", "runtime.engine.optim:clip_and_step",
-        "(parameters, max_norm)", "(parameters, 1e9)", "update_actor", _WEIGHTS,
+        "(parameters, max_norm)", "(parameters, 1e9)", "update_actor", _CLIPPED,
     ),
     _shared(
         "schedule off by one", "kl", "runtime.engine.engine:Engine.lr_step",
@@ -222,7 +230,7 @@ LEGACY = tuple(
         (
             "step of the shuffle off by one", "kl", "legacy.trainer:LegacyTrainer._update_actor",
             '["global_steps"] = self.global_steps', '["global_steps"] = self.global_steps + 1',
-            "update_actor", ("actor/entropy_loss", *_ACTOR),
+            "update_actor", _ACTOR_EPOCHS,
         ),
         (
             "balanced by generated tokens", "ppo", "legacy.trainer:LegacyTrainer.balance",
@@ -314,7 +322,7 @@ V1 = tuple(
         ),
         (
             "seed of another step", "kl", "v1.trainer:V1Trainer._update",
-            "step=self.global_steps", "step=self.global_steps + 1", "update_actor", ("actor/entropy_loss", *_ACTOR),
+            "step=self.global_steps", "step=self.global_steps + 1", "update_actor", _ACTOR_EPOCHS,
         ),
         (
             "policy taken for the reference", "kl", "runtime.workers.model_workers:ActorWorker.compute_ref_log_prob",
@@ -323,7 +331,7 @@ V1 = tuple(
         (
             "an epoch too many in V1", "grpo", "runtime.workers.model_workers:ModelWorker._update",
             "epochs=plan.epochs", "epochs=plan.epochs + 1", "update_actor",
-            ("actor/entropy_loss", *_ACTOR),
+            _ACTOR_EPOCHS,
         ),
         (
             "values and returns exchanged", "ppo", "runtime.engine.losses:CriticLoss.__call__",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -109,7 +110,10 @@ class Prover:
         return self._clean[setting]
 
     def score(self, mutant: Mutant) -> Score:
-        """Plant ``mutant`` on its side or on both, run, take it out, and ask every question that has an answer."""
+        """Plant ``mutant`` on its side or on both, run, take it out, and ask every question that has an answer.
+
+        The captures of one that was not found stay in the prover's folder.
+        """
         clean = self.clean(mutant.setting)
         self._count += 1
         folder = self.folder / f"mutant-{self._count}"
@@ -117,7 +121,10 @@ class Prover:
         with planted(mutant, self.bench, self.ranks):
             runs = self._runs(clean.config, mutant.setting, folder / "run", sides)
             fed = self._fed(clean.config, clean.feed, folder / "fed", sides)
-        return Score(mutant, dict(_answers(mutant, clean, runs, fed)))
+        score = Score(mutant, dict(_answers(mutant, clean, runs, fed)))
+        if score.found:
+            shutil.rmtree(folder)
+        return score
 
     def _runs(self, config: DictConfig, setting: str, folder: Path, sides: tuple[str, ...]) -> dict[str, SideRun]:
         def run(side: str) -> SideRun:
