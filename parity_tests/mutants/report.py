@@ -43,14 +43,24 @@ def print_table(scores: Sequence[Score], console: Console | None = None) -> None
 
 
 def last_line(scores: Sequence[Score]) -> str:
-    """Whether every mutant was found where it was planted, and how many each question found of those it was asked."""
+    """Whether every mutant was found where it was planted; then, for each kind, by how many of those that were asked.
+
+    A comparison of the trainers cannot see a shared fault, and is not counted for one.
+    """
     found = sum(score.found for score in scores)
     word = "PASS" if found == len(scores) else "SURVIVED"
-    parts = [f"{len(scores)} mutants, {found} found at their own stage and field"]
-    for question in QUESTIONS:
-        asked = [score for score in scores if question in score.places]
-        parts.append(f"{question} {sum(score.right(question) for score in asked)} of {len(asked)}")
-    return f"MUTANTS {word}: " + "; ".join(parts)
+    parts = [f"MUTANTS {word}: {len(scores)} mutants, {found} found at their own stage and field"]
+    own = [score for score in scores if score.mutant.trainer != "shared"]
+    shared = [score for score in scores if score.mutant.trainer == "shared"]
+    for name, kind, questions in (("of one trainer", own, QUESTIONS), ("shared", shared, QUESTIONS[2:])):
+        if kind:
+            parts.append(f"{len(kind)} {name}: " + ", ".join(_tally(kind, question) for question in questions))
+    return "; ".join(parts)
+
+
+def _tally(scores: Sequence[Score], question: str) -> str:
+    asked = [score for score in scores if question in score.places]
+    return f"{question} {sum(score.right(question) for score in asked)} of {len(asked)}"
 
 
 def write_report(scores: Sequence[Score], path: Path) -> None:

@@ -25,11 +25,16 @@ def mutants(
         from runtime.environment import set_worker_env
 
         set_worker_env()
+        from transformers.utils import logging as transformers_logging
+
         from parity_tests.isolated import Bench
         from parity_tests.mutants.registry import MUTANTS
         from parity_tests.mutants.report import print_table, told, write_report
         from parity_tests.mutants.score import Prover
 
+        # The reference makes a value head, and transformers would say so each time.
+        transformers_logging.set_verbosity_error()
+        transformers_logging.disable_progress_bar()
         directory = out or Path("runs") / f"mutants-{datetime.now():%Y%m%d-%H%M%S}"
         chosen = [mutant for name, mutant in MUTANTS.items() if not names or any(part in name for part in names)]
         with Bench() as bench:
