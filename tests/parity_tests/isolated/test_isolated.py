@@ -123,7 +123,7 @@ def test_a_sample_of_the_matrix(bench, tmp_path):
 def test_cases_with_known_values(bench, tmp_path):
     """Those of one rank; ``verlift parity matrix`` runs all of them."""
     cases = {fact.number: fact for fact in FACTS}
-    for number in ("1", "4", "6", "8, 9", "11", "12", "13", "16", "17", "20", "22"):
+    for number in ("4", "6", "8, 9", "11", "12", "16", "17", "20", "22"):
         assert list(cases[number].check(bench, tmp_path / number)) == [], number
 
 
@@ -133,7 +133,9 @@ def test_a_known_value_finds_a_fault_that_both_trainers_share(bench, tmp_path):
     with planted(MUTANTS["reward lost on a masked token"], bench, ranks=1):
         wrong = list(case.check(bench, tmp_path / "wrong"))
     assert wrong[0] == "gae of legacy: [0.0, 0.0, 0.0, 0.0, 0.0], expected [1, 1, 1, 0, 0]"
-    assert len(wrong) == 4  # remax and reinforce_plus_plus, each ... on both sides
+    assert {line.partition(":")[0] for line in wrong} == {
+        f"{name} of {side}" for name in ("gae", "reinforce_plus_plus", "remax") for side in ("legacy", "v1")
+    }
 
 
 def test_sweeps_raise_no_alarm(bench, tmp_path):
