@@ -17,6 +17,8 @@ from runtime.validation_metrics import named_figures, process_validation_metrics
 
 _READS = ("prompts", "responses", "rm_scores", "num_turns")
 _OBJECTS = ("data_source", "reward_model", "reward_extra_info")
+_VOTES = "pred"
+"""The one variable that need not be a number: what a majority votes by."""
 _SHUFFLE_SEED = 42
 """verl's: the same prompts are shown in every validation."""
 
@@ -75,7 +77,8 @@ class Generations:
         """Figures of a validation under verl's names; ``{}`` of nothing."""
         if not self.scores:
             return {}
-        figures = process_validation_metrics(self.data_sources, self.uids, self.variables)
+        counted = {name: values for name, values in self.variables.items() if name == _VOTES or _are_numbers(values)}
+        figures = process_validation_metrics(self.data_sources, self.uids, counted)
         return named_figures(figures, np.array(self.turns))
 
     def columns(self, step: int) -> dict[str, Sequence[Any]]:
@@ -105,6 +108,11 @@ def write_generations(file: Path, columns: Mapping[str, Sequence[Any]]) -> None:
     rows = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
     lines = [json.dumps(row, ensure_ascii=False, default=_as_json) + "\n" for row in rows]
     file.write_text("".join(lines), encoding="utf-8")
+
+
+def _are_numbers(values: Sequence[Any]) -> bool:
+    """Whether a mean can be taken: a reward function may also give texts and lists, which are only written."""
+    return all(value is None or isinstance(value, int | float) for value in values)
 
 
 def _as_json(value: Any) -> Any:

@@ -22,7 +22,7 @@ OVERRIDES = [
     "trainer.logger=[jsonl]",
 ]
 TOLD_BY_A_CLOCK = ("timing_s/", "perf/throughput", "perf/time_per_step")
-VALIDATION = "val-core/verlift/toy_letters/reward/mean@1"
+VALIDATION = "val-aux/verlift/toy_letters/reward/mean@1"
 
 Figures = list[dict[str, float]]
 
