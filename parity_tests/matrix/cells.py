@@ -106,21 +106,21 @@ def fed(bench: Bench, config: DictConfig, shape: str, directory: Path, seed: int
     return (isolated_outputs if shape == "multi_output" else isolated)(bench, config, feed, directory)
 
 
-def judge(found: Isolated, rules: Sequence[Rule]) -> tuple[Outcome, str]:
-    """The outcome where ``rules`` say what is to be refused: that and nothing else."""
+def judge(found: Isolated, rules: Sequence[Rule], possible: Sequence[Rule] = ()) -> tuple[Outcome, str]:
+    """The outcome where ``rules`` say what is to be refused, and ``possible`` what may be: that and nothing else."""
     expected = {rule.stage: rule for rule in rules}
+    known = {rule.stage: rule for rule in (*possible, *rules)}
     for stage, messages in found.refusals.items():
         sides = {"legacy"} if stage == SEVERAL_OUTPUTS.stage else {"legacy", "v1"}
-        if stage not in expected or set(messages) != sides or not all(map(expected[stage].matches, messages.values())):
+        if stage not in known or set(messages) != sides or not all(map(known[stage].matches, messages.values())):
             return Outcome.DIVERGED, f"stage {stage} is refused: {dict(messages)}"
     if unmet := expected.keys() - found.refusals.keys():
         return Outcome.DIVERGED, f"stage {min(unmet)} was to be refused: {expected[min(unmet)].refusal}"
     # What both sides refuse is recorded on neither.
     if found.verdict.first:
         return Outcome.DIVERGED, found.verdict.describe(found.verdict.first)
-    if not rules:
-        return Outcome.PASSED, ""
-    return Outcome.REFUSED, next(iter(found.refusals[rules[0].stage].values()))
+    refused = [message for messages in found.refusals.values() for message in messages.values()]
+    return (Outcome.REFUSED, refused[0]) if refused else (Outcome.PASSED, "")
 
 
 def _refused(rules: Sequence[Rule], message: str) -> tuple[Outcome, str]:
