@@ -12,7 +12,6 @@ import numpy as np
 
 from compat.protocol import DataProto
 from compat.utils.tracking import ValidationGenerationsLogger
-from runtime.errors import ConfigError
 from runtime.generations import samples_to_show, write_generations
 from runtime.validation_metrics import named_figures, process_validation_metrics
 
@@ -66,16 +65,7 @@ class GenerationLogs:
             **{name: values for name, values in reward_extra_infos_dict.items() if len(values) == len(inputs)},
         }
         file = Path(dump_path) / f"{self.global_steps}.jsonl"
-        self._dumps.append(self._dump_executor.submit(self._write_generations, file, columns))
-
-    @staticmethod
-    def _write_generations(file: Path, columns: Mapping[str, Sequence[Any]]) -> None:
-        try:
-            write_generations(file, columns)
-        except OSError as error:
-            raise ConfigError(
-                f"{file} cannot be written ({error.strerror}); look at trainer.rollout_data_dir and validation_data_dir"
-            ) from error
+        self._dumps.append(self._dump_executor.submit(write_generations, file, columns))
 
     def _log_rollout_data(
         self,

@@ -87,8 +87,7 @@ class ModelGroups:
         actor = groups[str(actor_role)]
         shared = actor if actor_role is Role.ActorRolloutRef else None
         reference = groups.get(str(Role.RefPolicy), shared) if uses_reference(config) else None
-        others = (groups.get(str(role)) for role in (Role.Critic, Role.RewardModel))
-        critic, reward_model = others
+        critic, reward_model = groups.get(str(Role.Critic)), groups.get(str(Role.RewardModel))
         return cls(config, actor, critic, reference, reward_model, manager)
 
     def load_models(self) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from runtime.arrays import plain_value
+from runtime.errors import ConfigError
 from runtime.trajectories import TrajectoryBatch, last_outputs
 from runtime.validation_metrics import named_figures, process_validation_metrics
 
@@ -103,11 +104,19 @@ def samples_to_show(
 
 
 def write_generations(file: Path, columns: Mapping[str, Sequence[Any]]) -> None:
-    """One JSON line a session; what JSON has no form for is written as text. ``OSError`` where it cannot be written."""
-    file.parent.mkdir(parents=True, exist_ok=True)
+    """One JSON line a session; what JSON has no form for is written as text.
+
+    Raises ``ConfigError`` naming a file that cannot be written.
+    """
     rows = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
     lines = [json.dumps(row, ensure_ascii=False, default=_as_json) + "\n" for row in rows]
-    file.write_text("".join(lines), encoding="utf-8")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("".join(lines), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"{file} cannot be written ({error.strerror}); look at trainer.rollout_data_dir and validation_data_dir"
+        ) from error
 
 
 def _are_numbers(values: Sequence[Any]) -> bool:

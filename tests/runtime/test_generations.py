@@ -3,9 +3,11 @@
 import json
 
 import numpy as np
+import pytest
 import torch
 
 from runtime.arrays import object_array
+from runtime.errors import ConfigError
 from runtime.generations import Generations, samples_to_show, write_generations
 from runtime.identity import TrajectoryKey
 from runtime.trajectories import TrajectoryBatch
@@ -84,3 +86,9 @@ def test_parts_come_together_in_order_and_are_written_whole(tmp_path):
 def test_samples_are_of_the_same_prompts_whatever_their_order():
     prompts, answers, scores = [f"p{n}" for n in range(9)], list("abcdefghi"), [0.5] * 9
     assert samples_to_show(prompts, answers, scores, 3) == samples_to_show(prompts[::-1], answers[::-1], scores, 3)
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"file/3\.jsonl cannot be written.*rollout_data_dir"):
+        write_generations(tmp_path / "file" / "3.jsonl", {"input": ["a"]})
