@@ -83,14 +83,17 @@ def write_manifest(
     seeds: Mapping[str, int],
     fingerprint: Mapping[str, str],
 ) -> None:
-    """Close a capture: name its stage files with their sha256, and what the run was made with.
+    """Close a capture: name its files with their sha256, and what the run was made with.
+
+    Exported weights must be there before.
 
     config: the resolved config as plain dicts. seeds: by purpose (``data``, ``rollout``, ...). fingerprint: what model
     results may depend on, see ``machine_fingerprint``.
     """
     root = Path(directory)
     files = {path.relative_to(root).as_posix(): file_digest(path) for path in sorted(root.glob("step_*/*.json"))}
-    content = {"format": FORMAT, "version": FORMAT_VERSION, "files": files}
+    weights = file_digest(root / WEIGHTS) if (root / WEIGHTS).exists() else None
+    content: dict[str, Any] = {"format": FORMAT, "version": FORMAT_VERSION, "files": files, "weights": weights}
     made_with = {"config": config, "versions": versions, "seeds": seeds, "fingerprint": fingerprint}
     content |= plain(made_with, "the manifest")
     write_json(root / MANIFEST, content | {"sha256": content_digest(content)})
@@ -283,11 +286,18 @@ class Capture:
             raise CaptureError(f"{path} does not match the sha256 of {MANIFEST}: it was changed after the run")
         return _parse(path, content)
 
-    @property
+    @cached_property
     def weights(self) -> Path | None:
-        """The weights that were exported at the end of the run, or None."""
-        path = self.directory / WEIGHTS
-        return path if path.exists() else None
+        """The weights that were exported at the end of the run, or None.
+
+        CaptureError when the file is not the one that the manifest vouches for; it is hashed whole, once.
+        """
+        path, written = self.directory / WEIGHTS, self.manifest.get("weights")
+        if written is None and not path.exists():
+            return None
+        if written is None or file_digest(path) != written:
+            raise CaptureError(f"{path} does not match the sha256 of {MANIFEST}: it was changed after the run")
+        return path
 
 
 def stage_rank(name: str) -> tuple[int, str]:

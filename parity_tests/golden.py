@@ -102,7 +102,7 @@ def record(
     for name in {"legacy", "v1"}.difference(names):
         shutil.rmtree(directory / name, ignore_errors=True)
     trimmed = [_trim(capture, directory / capture.trainer, kept_bytes) for capture in captures]
-    named = [side.directory / MANIFEST for side in trimmed] + [side.weights for side in trimmed if side.weights]
+    named = [side.directory / MANIFEST for side in trimmed]
     content = {
         "format": FORMAT,
         "version": FORMAT_VERSION,

@@ -12,6 +12,7 @@ from parity_tests.reporting.junit import write_junit
 from parity_tests.reporting.model import Report
 from parity_tests.reporting.page import write_page
 from parity_tests.reporting.terminal import print_report
+from parity_tests.reporting.workflow import is_wanted
 from parity_tests.verdict import Verdict
 
 __all__ = ["Outputs", "Report", "print_report", "tell", "write_report"]
@@ -49,7 +50,7 @@ def tell(report: Report, outputs: Outputs, github: bool | None = None, verbose: 
         write_junit(report, outputs.junit)
     if outputs.html:
         write_page(report, outputs.html)
-    if os.environ.get("GITHUB_ACTIONS") == "true" if github is None else github:
+    if is_wanted(github):
         annotate(report)
     if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
         append_summary(report, Path(summary))

@@ -189,6 +189,5 @@ def _compare_digest(pair: StagePair, name: str) -> FieldVerdict:
 
 def _judge_digests(pair: StagePair, name: str, kind: Kind, ours: str, theirs: str) -> FieldVerdict:
     """Digests know only that values differ: a field with a tolerance leaves the judgement to those that are stored."""
-    verdict = pair.equal(name, kind)
-    judged = verdict.diverged() if pair.tolerance(name).exact else verdict.within()
+    judged = pair.equal(name, kind).left_to(pair.tolerance(name))
     return judged.at(left=f"sha256:{ours[:12]}", right=f"sha256:{theirs[:12]}")

@@ -67,6 +67,7 @@ class FieldVerdict:
     the left side names it; ``mini-batch:N`` for a series. token: its first differing token, counted within the prompt,
     response or sequence of that row; None for a field without tokens. left, right: the two values there. size: values
     compared, and histogram: the distances of those that differ; None where nothing was subtracted or nothing differs.
+    tolerance: what judged it; None where only equal bits pass.
     """
 
     step: int
@@ -83,13 +84,16 @@ class FieldVerdict:
     right: str | None = None
     size: int | None = None
     histogram: Histogram | None = None
+    tolerance: Tolerance | None = None
 
     def measured(self, found: Difference | None, tolerance: Tolerance = EXACT) -> FieldVerdict:
         """With the distances of ``found`` and the status that ``tolerance`` gives them; None means no difference."""
+        limit = None if tolerance.exact else tolerance
         if found is None:
-            return replace(self, max_abs=0.0, mean_abs=0.0)
+            return replace(self, max_abs=0.0, mean_abs=0.0, tolerance=limit)
         return replace(
             self,
+            tolerance=limit,
             status=tolerance.judge(found),
             max_abs=found.max_abs,
             mean_abs=found.mean_abs,
@@ -108,9 +112,9 @@ class FieldVerdict:
         """With the status DIVERGED."""
         return replace(self, status=Status.DIVERGED)
 
-    def within(self) -> FieldVerdict:
-        """With the status WITHIN."""
-        return replace(self, status=Status.WITHIN)
+    def left_to(self, tolerance: Tolerance) -> FieldVerdict:
+        """For values that differ by nobody knows how much: WITHIN where a tolerance allows anything, else DIVERGED."""
+        return self.diverged() if tolerance.exact else replace(self, status=Status.WITHIN, tolerance=tolerance)
 
 
 def missing(step: int, stage: str, name: str, kind: Kind, in_left: bool) -> FieldVerdict:

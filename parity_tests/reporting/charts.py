@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import reduce
 from operator import add
 
-from parity_tests.histogram import BINS_PER_DECADE, Histogram
+from parity_tests.histogram import BINS_PER_DECADE, HIGHEST, LOWEST, Histogram
 from parity_tests.reporting.terminal import number
 from parity_tests.verdict import FieldVerdict, Kind, Status, Verdict
 
@@ -76,7 +76,10 @@ class Bar:
 
 @dataclass(frozen=True)
 class HistogramChart:
-    """Distances of one field over all steps. name: stage and field; beside: values that no bin holds."""
+    """Distances of one field over all steps. name: stage and field; beside: values that no bin holds.
+
+    limit: where the largest distance that its tolerance allows stands; None for a field judged by bits.
+    """
 
     name: str
     status: Status
@@ -86,6 +89,7 @@ class HistogramChart:
     highest: int
     bars: Sequence[Bar]
     x_ticks: Sequence[Tick]
+    limit: Tick | None
 
 
 def drift_of(verdict: Verdict) -> Drift | None:
@@ -188,9 +192,21 @@ def histograms_of(verdict: Verdict) -> tuple[list[HistogramChart], int]:
     shown = dict(list(by_name.items())[:MOST_HISTOGRAMS])
     sums = {name: _sum(fields) for name, fields in shown.items()}
     filled = [bins for total in sums.values() if (bins := total.bins)]
+    limits = [math.floor(_bins_from_1(limit)) for fields in shown.values() if (limit := _limit(fields))]
+    filled += [range(place, place + 1) for place in limits]
     axis = range(min(bins.start for bins in filled), max(bins.stop for bins in filled)) if filled else range(0)
     axis = _whole_decades(axis)
     return [_histogram(name, fields, sums, axis) for name, fields in shown.items()], len(by_name) - len(shown)
+
+
+def _limit(fields: Iterable[FieldVerdict]) -> float | None:
+    """The largest distance that the tolerance of a field allows; of the weights of a stage all have one."""
+    return next((field.tolerance.max_abs for field in fields if field.tolerance), None)
+
+
+def _bins_from_1(distance: float) -> float:
+    """Where a distance stands among the bins; what is beyond them, at their end."""
+    return min(max(math.log10(distance) * BINS_PER_DECADE, LOWEST), HIGHEST)
 
 
 def _sum(fields: Iterable[FieldVerdict]) -> Histogram:
@@ -212,6 +228,7 @@ def _histogram(name: str, fields: Sequence[FieldVerdict], sums: Mapping[str, His
         if total.count(number)
     ]
     decades = range(axis.start // BINS_PER_DECADE, axis.stop // BINS_PER_DECADE + 1) if axis else range(0)
+    limit = _limit(fields)
     beside = {"infinite": total.infinite, "only the sign of zero": total.zero}
     return HistogramChart(
         name=name,
@@ -222,6 +239,7 @@ def _histogram(name: str, fields: Sequence[FieldVerdict], sums: Mapping[str, His
         highest=highest,
         bars=bars,
         x_ticks=[Tick((d - decades.start) * width * BINS_PER_DECADE, f"1e{d}") for d in _thinned(decades)],
+        limit=Tick(round((_bins_from_1(limit) - axis.start) * width, 1), number(limit)) if limit else None,
     )
 
 

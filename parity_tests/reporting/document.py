@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import fields
+from dataclasses import asdict, fields
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from parity_tests.reporting.model import Report, Side
 from parity_tests.storage import plain, written_beside
 from parity_tests.verdict import FieldVerdict
 
-REPORT_VERSION = 2
+REPORT_VERSION = 3
 """Rises when a property joins, leaves or changes its meaning. Version 1 had no schema."""
 
 
@@ -64,6 +64,7 @@ def _field(verdict: FieldVerdict) -> dict[str, Any]:
     return {
         **{name: str(value) if _not_finite(value) else value for name, value in values.items()},
         "histogram": verdict.histogram.as_json() if verdict.histogram else None,
+        "tolerance": asdict(verdict.tolerance) if verdict.tolerance else None,
     }
 
 

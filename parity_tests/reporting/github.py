@@ -8,6 +8,7 @@ from pathlib import Path
 
 from parity_tests.reporting.model import Report, StageFields, stages_of
 from parity_tests.reporting.terminal import notes_of, number
+from parity_tests.reporting.workflow import error
 from parity_tests.verdict import FieldVerdict, Status
 from runtime.errors import CaptureError
 
@@ -36,11 +37,6 @@ def annotation_lines(report: Report) -> Iterator[str]:
         yield error(title, f"{len(failed) - len(told)} more stages diverged; the report has them all")
     if verdict.vacuous:
         yield error(f"{title}: vacuous", "; ".join(verdict.vacuous))
-
-
-def error(title: str, message: str) -> str:
-    """One workflow command, its values escaped as the runner decodes them."""
-    return f"::error title={_property(title)}::{_data(message)}"
 
 
 def append_summary(report: Report, path: Path) -> None:
@@ -104,11 +100,3 @@ def code(text: str) -> str:
 def _cell(text: str | None) -> str:
     """Inline code in a table, where a bar ends the cell even within code."""
     return code(text or "").replace("|", "\\|")
-
-
-def _data(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")

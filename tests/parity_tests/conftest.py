@@ -10,8 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
+from torch import Tensor
 
 from parity_tests.capture import Capture, CaptureHook, machine_fingerprint, package_versions, write_manifest
+from parity_tests.storage import WEIGHTS
 from runtime.digests import tensor_digest
 from runtime.identity import PromptIdentity, TrajectoryKey
 from runtime.trainer.hooks import INITIAL_STAGE, StageRecord
@@ -139,6 +142,19 @@ def save_capture(directory: Path, records: Sequence[StageRecord], config: Mappin
         hook(record)
     write_manifest(directory, config, package_versions(), {"rollout": 0}, machine_fingerprint())
     return Capture.open(directory)
+
+
+@pytest.fixture(scope="session")
+def export_weights() -> Callable[[Capture, Mapping[str, Tensor]], Capture]:
+    """Put weights beside a capture, as a run exports them before its manifest is written."""
+
+    def write(capture: Capture, weights: Mapping[str, Tensor]) -> Capture:
+        save_file(dict(weights), capture.directory / WEIGHTS)
+        made = (capture.manifest[name] for name in ("config", "versions", "seeds", "fingerprint"))
+        write_manifest(capture.directory, *made)
+        return Capture.open(capture.directory)
+
+    return write
 
 
 HOSTILE = "<script>alert('&')</script>"

@@ -5,7 +5,6 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
 
 from parity_tests.compare import compare
 from parity_tests.verdict import Status, Tolerance
@@ -332,12 +331,12 @@ def test_tolerance_judges_the_largest_and_the_mean_difference(save, synthetic, e
     assert compare(left, right, {"advantage": Tolerance(max_abs=1, mean_abs=1)}).exit_code == 1
 
 
-def test_exported_weights_are_compared_by_value(save, synthetic, records):
+def test_exported_weights_are_compared_by_value(save, synthetic, records, export_weights):
     left, right = save("legacy", records), save("v1", synthetic())
     weights = {"actor.layer.0": torch.ones(2, 3), "actor.layer.1": torch.zeros(2)}
-    save_file(weights, left.directory / "weights.safetensors")
+    left = export_weights(left, weights)
     assert compare(left, right).line.startswith("PARITY DIVERGED at step 2 stage weights field export")
-    save_file(weights | {"actor.layer.0": torch.full((2, 3), 1.25)}, right.directory / "weights.safetensors")
+    right = export_weights(right, weights | {"actor.layer.0": torch.full((2, 3), 1.25)})
     verdict = compare(left, right)
     assert place(verdict) == (2, "weights", "actor.layer.0", None, None)
     assert (verdict.first.max_abs, verdict.first.left, verdict.first.right) == (0.25, "1.0", "1.25")

@@ -6,7 +6,6 @@ import math
 
 import pytest
 import torch
-from safetensors.torch import save_file
 
 from parity_tests import golden
 from parity_tests.capture import write_manifest
@@ -131,13 +130,13 @@ def test_of_large_columns_and_objects_the_sha256_is_kept_and_still_found(save, e
     assert (first.field, first.left[:7]) == ("responses", "sha256:")
 
 
-def test_weights_are_kept_as_samples_and_a_root_mean_square(save, records, tmp_path):
+def test_weights_are_kept_as_samples_and_a_root_mean_square(save, records, tmp_path, export_weights):
     weights = {"lm_head": torch.randn(50, 20, generator=torch.Generator().manual_seed(0)), "bias": torch.ones(3)}
     recorded = save("v1", records)
     changed = save("changed", records, recorded.config)
-    save_file(weights, recorded.directory / WEIGHTS)
+    recorded = export_weights(recorded, weights)
     weights["lm_head"][1, 7] += 1.0  # between two samples
-    save_file(weights, changed.directory / WEIGHTS)
+    changed = export_weights(changed, weights)
     baseline = golden.record([recorded], tmp_path / "baseline")
     assert (baseline.directory / "v1" / WEIGHTS).stat().st_size < 1000
     assert golden.check(baseline, recorded).exit_code == 0

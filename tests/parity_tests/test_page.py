@@ -161,7 +161,7 @@ def test_a_run_that_passes(report):
 
 
 def test_a_run_within_its_tolerance_is_not_called_equal(report):
-    fields = tuple(f.within() if f.status.failed else f for f in report.verdict.fields)
+    fields = tuple(f.left_to(Tolerance(1, 1)) if f.status.failed else f for f in report.verdict.fields)
     page = parsed(Report(verdict_of(report, fields=fields, vacuous=())))
     assert page.all("h1")[0].text == "✓ Pass: every field is within its tolerance"
     assert page.all("rect", "within")
@@ -231,6 +231,24 @@ def test_a_histogram_adds_the_steps_up(drifting, markup):
     assert f"{58 * len(markup):,} of {2 * 58 * len(markup):,} values differ" in figure.text
     (bar,) = figure.all("rect")
     assert bar.text == f"3.2e-01 to 1.0e+00: {58 * len(markup):,} values"
+
+
+@pytest.mark.parametrize(("allowed", "decades"), [(1e-3, 3), (1e-300, 20)])
+def test_a_histogram_marks_what_its_tolerance_allows(drifting, allowed, decades):
+    fields = (dataclasses.replace(field, tolerance=Tolerance(allowed, allowed)) for field in drifting.verdict.fields)
+    figure = parsed(Report(Verdict(("baseline", "now"), tuple(fields)))).id("histograms").all("figure")[0]
+    (limit,), (bar,) = figure.all("line", "limit"), figure.all("rect")
+    assert limit.text == f"largest difference allowed: {allowed:g}"
+    assert float(limit.attributes["x1"]) == 0, "the axis begins at the limit, or at the least bin"
+    # The bar is the last half of the decade that ends at 1.
+    assert float(bar.attributes["x"]) == pytest.approx(300 * (decades - 0.5) / decades, abs=1.1)
+    assert f"up to {allowed:g} is allowed" in figure.text
+
+
+def test_a_field_judged_by_bits_has_no_limit(drifting):
+    page = parsed(drifting)
+    assert not page.all("line", "limit")
+    assert "allowed equal bits alone" in page.text
 
 
 def test_steps_that_are_alike_share_a_column(drifting):

@@ -94,6 +94,18 @@ def test_a_folder_without_captures_could_not_run(tmp_path):
     assert written(tmp_path) == []
 
 
+def test_what_could_not_run_is_annotated_too(tmp_path, monkeypatch):
+    missing = f"{tmp_path}/legacy has no manifest.json"
+    assert "::error" not in invoke("report", tmp_path).stdout
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    for arguments in (("report", tmp_path), ("compare", tmp_path / "legacy", tmp_path), ("check", tmp_path / "legacy")):
+        result = invoke(*arguments)
+        assert result.exit_code == 2
+        assert result.stdout.startswith(f"::error title=Parity could not run::{tmp_path}/legacy")
+    assert invoke("report", tmp_path).stdout.startswith(f"::error title=Parity could not run::{missing}")
+    assert invoke("report", tmp_path, "--no-github").stdout == ""
+
+
 def test_a_summary_that_cannot_be_written_is_no_divergence(run_folder, monkeypatch):
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", "/dev/null/summary.md")
     result = invoke("report", run_folder)

@@ -11,8 +11,9 @@ from jsonschema import Draft202012Validator
 from parity_tests.compare import compare
 from parity_tests.report import Report, write_report
 from parity_tests.reporting.document import as_document, schema, write_document
-from parity_tests.reporting.github import MOST_ANNOTATIONS, annotation_lines, error, summary
+from parity_tests.reporting.github import MOST_ANNOTATIONS, annotation_lines, summary
 from parity_tests.reporting.junit import VACUITY, write_junit
+from parity_tests.reporting.workflow import error
 from parity_tests.verdict import FieldVerdict, Kind, Status, Tolerance, Verdict
 from runtime.trainer.hooks import StageRecord
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from parity_tests.capture import Capture, CaptureHook, write_manifest
 from parity_tests.compare import compare
@@ -28,12 +28,12 @@ EXAMPLES = int(os.environ.get("DAMAGE_EXAMPLES", "60"))
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory):
+def pair(tmp_path_factory, export_weights):
     """Two equal captures, weights included; tests put back what they change."""
     folder = tmp_path_factory.mktemp("captures")
     for name in ("legacy", "v1"):
         capture = synthetic_capture(folder / name, SIZE, use_v1=name == "v1")
-        save_file({"actor.layer": torch.ones(3, 2)}, capture.directory / "weights.safetensors")
+        export_weights(capture, {"actor.layer": torch.ones(3, 2)})
     return folder / "legacy", folder / "v1"
 
 
@@ -85,14 +85,28 @@ def test_a_truncated_or_missing_file_is_named_with_exit_code_2(pair, tmp_path, c
             assert str(file) in told
             assert "Traceback" not in told
         file.unlink()
-        # Weights are exported only when they are asked for: their absence is a divergence.
-        assert compared(pair, tmp_path / "report.json") == (1 if name == "weights.safetensors" else 2)
-    assert not (tmp_path / "report.json").exists() or name == "weights.safetensors"
+        assert compared(pair, tmp_path / "report.json") == 2
+        told = capsys.readouterr().err
+        assert str(file) in told or f"{file.parent} has no {file.name}" in told
+    assert not (tmp_path / "report.json").exists()
 
 
-def test_another_config_is_told_and_decides_nothing(pair, tmp_path, capsys):
+def test_weights_that_no_run_exported_are_refused(pair, tmp_path, capsys):
+    other = synthetic_capture(tmp_path / "other", SIZE, use_v1=True)
+    (other.directory / "weights.safetensors").write_bytes((pair[0] / "weights.safetensors").read_bytes())
+    assert compared((pair[0], other.directory), tmp_path / "report.json") == 2
+    assert f"{other.directory}/weights.safetensors does not match the sha256 of manifest" in capsys.readouterr().err
+
+
+def test_weights_that_one_side_did_not_export_are_a_divergence(pair, tmp_path, capsys):
+    other = synthetic_capture(tmp_path / "other", SIZE, use_v1=True)
+    assert compared((pair[0], other.directory), tmp_path / "report.json") == 1
+    assert "stage weights field export key - token -: legacy present, v1 missing" in capsys.readouterr().out
+
+
+def test_another_config_is_told_and_decides_nothing(pair, tmp_path, capsys, export_weights):
     other = synthetic_capture(tmp_path / "other", Size(12, 9, sessions=3, prompt=5, steps=1), use_v1=True)
-    save_file({"actor.layer": torch.ones(3, 2)}, other.directory / "weights.safetensors")
+    export_weights(other, {"actor.layer": torch.ones(3, 2)})
     content = json.loads((other.directory / "manifest.json").read_text())
     content["config"]["algorithm"]["adv_estimator"] = "rloo"
     write_manifest(other.directory, *(content[name] for name in ("config", "versions", "seeds", "fingerprint")))

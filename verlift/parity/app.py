@@ -11,6 +11,8 @@ from typing import Annotated
 
 import typer
 
+from parity_tests.reporting.workflow import error as workflow_error
+from parity_tests.reporting.workflow import is_wanted
 from runtime.errors import VerliftError
 
 COULD_NOT_RUN = 2
@@ -57,13 +59,19 @@ app = typer.Typer(
 )
 
 
-def guarded(work: Callable[[], int], what: str = "PARITY") -> int:
-    """The exit code of ``work``; 2 when it raises, so that no failure is read as a divergence. what: to be told so."""
+def guarded(work: Callable[[], int], what: str = "PARITY", github: bool | None = None) -> int:
+    """The exit code of ``work``; 2 when it raises, so that no failure is read as a divergence.
+
+    what: could not run. github: annotate that; None does so where GitHub Actions runs this.
+    """
     try:
         return work()
     except VerliftError as error:
-        print(f"{what} COULD NOT RUN: {error}", file=sys.stderr)
+        reason = str(error)
     except Exception as error:  # whatever it is, it is no verdict
         traceback.print_exc()
-        print(f"{what} COULD NOT RUN: {type(error).__name__}: {error}", file=sys.stderr)
+        reason = f"{type(error).__name__}: {error}"
+    if is_wanted(github):
+        print(workflow_error(f"{what.capitalize()} could not run", reason), flush=True)
+    print(f"{what} COULD NOT RUN: {reason}", file=sys.stderr)
     return COULD_NOT_RUN

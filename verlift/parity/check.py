@@ -46,4 +46,4 @@ def check(
             print(line)
         return findings.decisive.exit_code
 
-    raise typer.Exit(guarded(work))
+    raise typer.Exit(guarded(work, github=github))

@@ -35,4 +35,4 @@ def compare(
         found = Report.of(compare_captures(*captures, limits), *captures)
         return tell(found, Outputs.beside(report), github, verbose)
 
-    raise typer.Exit(guarded(work))
+    raise typer.Exit(guarded(work, github=github))

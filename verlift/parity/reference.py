@@ -42,4 +42,4 @@ def reference(
         outputs = Outputs.beside(report) if report else Outputs()
         return tell(Report.of(verdict, None, opened), outputs, github, verbose=True)
 
-    raise typer.Exit(guarded(work))
+    raise typer.Exit(guarded(work, github=github))

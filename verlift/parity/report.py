@@ -48,7 +48,7 @@ def report(
         outputs = given if any((html, junit, json)) else Outputs.beside((path or Path()) / "report.json")
         return tell(Report.of(verdict, ours, theirs), outputs, github, verbose)
 
-    raise typer.Exit(guarded(work))
+    raise typer.Exit(guarded(work, github=github))
 
 
 def _captures(path: Path | None, left: Path | None, right: Path | None) -> tuple[Capture, Capture]:

@@ -40,4 +40,4 @@ def run(
         legacy, v1 = (Capture.open(directory / name) for name in TRAINERS)
         return tell(Report.of(verdict, legacy, v1), Outputs.beside(directory / "report.json"), github, verbose)
 
-    raise typer.Exit(guarded(work))
+    raise typer.Exit(guarded(work, github=github))
