@@ -8,26 +8,19 @@ at the end `recorder.close(config)`. Then `verlift parity compare` sets it again
 import hashlib
 import json
 import math
-from collections import Counter
+from collections import defaultdict
+from itertools import count
 from pathlib import Path
 
 import numpy as np
 import torch
 from safetensors.torch import save_file
 
-TOKENS = (
-    "responses",
-    "response_mask",
-    "rollout_log_probs",
-    "old_log_probs",
-    "ref_log_prob",
-    "entropy",
-    "sum_pi_squared",
-)
-SCORES = ("rm_scores", "token_level_scores", "token_level_rewards", "values", "advantages", "returns")
-LEVELS = dict.fromkeys((*TOKENS, *SCORES, "rollout_is_weights"), "response")
-LEVELS |= {"prompts": "prompt", "input_ids": "sequence", "position_ids": "sequence"}
-LEVELS |= {"reward_baselines": "row", "num_turns": "row"}
+TOKENS = ("responses", "response_mask", "rollout_log_probs", "old_log_probs", "ref_log_prob", "entropy", "values")
+SCORES = ("rm_scores", "token_level_scores", "token_level_rewards", "advantages", "returns", "rollout_is_weights")
+LEVELS = dict.fromkeys((*TOKENS, *SCORES, "sum_pi_squared"), "response")
+LEVELS |= {"prompts": "prompt", "input_ids": "sequence"}
+LEVELS |= {"position_ids": "sequence", "reward_baselines": "row", "num_turns": "row"}
 OLD_NAMES = {"entropys": "entropy", "loss_mask": "response_mask", "__num_turns__": "num_turns"}
 AGAIN = {"reward": ["rm_scores", "token_level_scores"], "advantage": ["response_mask"]}  # written, changed or not
 GARBAGE = ("advantages", "returns")  # what verl leaves there where response_mask is 0 means nothing: recorded as 0
@@ -39,9 +32,8 @@ class Recorder:
     """Writes to `directory`, which must be new. `levels`: more columns, name -> response, prompt, sequence or row."""
 
     def __init__(self, directory, levels=None):
-        self.root, self.levels = Path(directory), {**LEVELS, **(levels or {})}
+        self.root, self.levels, self.step = Path(directory), LEVELS | (levels or {}), None
         self.root.mkdir(parents=True)
-        self.step, self.prompts, self.digests = None, {}, {}
 
     def stage(self, step, name, batch, series=None):
         """Write the columns of a `DataProto` that the stage wrote or changed; `series`: floats by metric.
@@ -49,111 +41,80 @@ class Recorder:
         Rows are written in the order of prompt and session, however they are balanced; at first sight of a step they
         are named, so record it before they are: uid, which session of it, 0 (one output a session).
         """
-        if step != self.step:
-            self.step, self.prompts, self.digests = step, {}, {}
-        keys, order, places = self._rows(batch.non_tensor_batch)
-        series = dict(series or {}) | ({"row_order": places} if name in MOVING else {})
-        masks, columns, objects = _masks(batch.batch, order), {}, {}
-        for given, column in [*batch.batch.items(), *batch.non_tensor_batch.items()]:
-            new = OLD_NAMES.get(given, given)
-            if new in self.levels and (new == given or new not in batch.batch):
-                columns[new] = _packed(
-                    new, torch.as_tensor(column).detach().cpu()[order], masks[self.levels[new]], masks
-                )
-            elif given in batch.non_tensor_batch and name == "rollout" and given != KEY:
-                objects[given] = [_plain(column[row], given) for row in order]
-        told = {new: _described(values, self.levels[new]) for new, values in columns.items()}
-        written = [new for new in told if self.digests.get(new) != told[new] or new in AGAIN.get(name, ())]
-        self.digests.update(told)
         path = self.root / f"step_{step}" / f"{name}.json"
         if path.exists():
             raise FileExistsError(f"{path}: stage {name!r} of step {step} is recorded twice")
-        if written:
-            _whole(path.with_suffix(".safetensors"), lambda to: save_file({new: columns[new] for new in written}, to))
-        _write_json(
-            path,
-            {
-                "step": step,
-                "stage": name,
-                "keys": [keys[row] for row in order],
-                "prompt_lengths": masks["prompt"].sum(1).tolist(),
-                "response_lengths": masks["response"].sum(1).tolist(),
-                "columns": {new: told[new] for new in written},
-                "objects": objects,
-                "digests": {},
-                "series": {
-                    metric: [repr(float(x)) for x in np.atleast_1d(values)] for metric, values in series.items()
-                },
-            },
-        )
+        if step != self.step:
+            self.step, self.prompts, self.known = step, {}, {}
+        tensors, arrays = batch.batch, batch.non_tensor_batch
+        places = self._places(arrays)
+        order = np.argsort(places, kind="stable").tolist()
+        masks, columns, objects, series = _masks(tensors, order), {}, {}, dict(series or {})
+        for given, values in [*tensors.items(), *arrays.items()]:
+            new = OLD_NAMES.get(given, given)
+            if new in self.levels and (new == given or new not in tensors):
+                columns[new] = _packed(new, torch.as_tensor(values).detach().cpu()[order], masks, self.levels[new])
+            elif given in arrays and given != KEY and name == "rollout":
+                objects[given] = [_plain(values[row], given) for row in order]
+        told = {new: _described(values, self.levels[new]) for new, values in columns.items()}
+        wrote = [new for new in told if self.known.get(new) != told[new] or new in AGAIN.get(name, ())]
+        self.known |= told
+        content = {"step": step, "stage": name, "keys": [str(arrays[KEY][row]) for row in order], "digests": {}}
+        content |= {f"{part}_lengths": masks[part].sum(1).tolist() for part in ("prompt", "response")}
+        content |= {"columns": {new: told[new] for new in wrote}, "objects": objects}
+        series |= {"row_order": places} if name in MOVING else {}
+        content["series"] = {key: [repr(float(x)) for x in np.atleast_1d(values)] for key, values in series.items()}
+        path.parent.mkdir(exist_ok=True)
+        if wrote:
+            save_file({new: columns[new] for new in wrote}, path.with_suffix(".safetensors"))
+        path.write_text(json.dumps(content), encoding="utf-8")
 
     def close(self, config):
-        """Make the capture whole. config: `OmegaConf.to_container(config, resolve=True)` of the trainer."""
-        files = {
-            path.relative_to(self.root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
-            for path in sorted(self.root.glob("step_*/*.json"))
-        }
-        content = {
-            "format": "verlift-capture",
-            "version": 2,
-            "files": files,
-            "config": _plain(config, "config"),
-            "versions": {"torch": torch.__version__},
-            "seeds": {},
-            "fingerprint": {"trainer": "recorded"},
-            "partial": True,
-        }
+        """Make the capture whole, else it is refused. config: `OmegaConf.to_container(config, resolve=True)`."""
+        paths = sorted(self.root.glob("step_*/*.json"))
+        files = {f"{path.parent.name}/{path.name}": hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+        content = {"format": "verlift-capture", "version": 2, "files": files, "config": _plain(config, "config")}
+        content |= {"versions": {"torch": torch.__version__}, "fingerprint": {"trainer": "recorded"}, "seeds": {}}
+        content |= {"partial": True}
         text = json.dumps(content, sort_keys=True, separators=(",", ":"))
-        _write_json(self.root / "manifest.json", {**content, "sha256": hashlib.sha256(text.encode()).hexdigest()})
+        content["sha256"] = hashlib.sha256(text.encode()).hexdigest()
+        (self.root / "manifest.json").write_text(json.dumps(content), encoding="utf-8")
 
-    def _rows(self, arrays):
-        """The key of each row, the rows in canonical order, and each row's place in it."""
+    def _places(self, arrays):
+        """Each row's place in canonical order: that of its prompt in the batch, then of its session."""
         if KEY not in arrays:
-            sessions: Counter = Counter()
-            arrays[KEY] = np.empty(len(arrays["uid"]), dtype=object)
-            for row, uid in enumerate(arrays["uid"]):
-                arrays[KEY][row] = f"{uid}_{sessions[uid]}_0"
-                sessions[uid] += 1
+            seen = defaultdict(count)
+            arrays[KEY] = np.array([f"{uid}_{next(seen[uid])}_0" for uid in arrays["uid"]], dtype=object)
         split = [key.rsplit("_", 2) for key in arrays[KEY]]
-        names = [(self.prompts.setdefault(uid, len(self.prompts)), int(session)) for uid, session, _ in split]
-        place = {name: number for number, name in enumerate(sorted(set(names)))}
-        return list(arrays[KEY]), sorted(range(len(names)), key=names.__getitem__), [place[name] for name in names]
+        rows = [(self.prompts.setdefault(uid, len(self.prompts)), int(session)) for uid, session, _ in split]
+        place = {row: number for number, row in enumerate(sorted(set(rows)))}
+        return [place[row] for row in rows]
 
 
 def _masks(tensors, order):
     """Which tokens exist, by level. Prompts are padded on the left, responses on the right."""
     exists, width = tensors["attention_mask"][order].bool().cpu(), tensors["responses"].shape[1]
-    mask = tensors.get("response_mask", tensors.get("loss_mask", tensors["attention_mask"]))
-    return {
-        "sequence": exists,
-        "prompt": exists[:, :-width],
-        "response": exists[:, -width:],
-        "row": torch.ones(len(order), dtype=torch.bool),
-        "trained": mask[order][:, -width:].bool().cpu(),
-    }
+    trained = tensors.get("response_mask", tensors.get("loss_mask", exists))[order][:, -width:].bool().cpu()
+    rows = torch.ones(len(order), dtype=torch.bool)
+    return {"sequence": exists, "prompt": exists[:, :-width], "response": exists[:, -width:], "row": rows, "": trained}
 
 
-def _packed(name, column, mask, masks):
+def _packed(name, column, masks, level):
     if column.dim() == 3:  # position ids of several axes: [B, k, S]
         column = column.transpose(1, 2)
     if name in GARBAGE:
-        column = column.masked_fill(~masks["trained"], 0)
-    return (column.long() if name == "num_turns" else column)[mask].clone()
+        column = column.masked_fill(~masks[""], 0)
+    return (column.long() if name == "num_turns" else column)[masks[level]].clone()
 
 
 def _described(values, level):
     digest = hashlib.sha256(values.contiguous().reshape(-1).view(torch.uint8).numpy().data).hexdigest()
-    return {
-        "dtype": str(values.dtype).removeprefix("torch."),
-        "shape": list(values.shape),
-        "level": level,
-        "sha256": digest,
-    }
+    dtype = str(values.dtype).removeprefix("torch.")
+    return {"dtype": dtype, "shape": list(values.shape), "level": level, "sha256": digest}
 
 
 def _plain(value, name):
-    if isinstance(value, np.ndarray | np.generic | torch.Tensor):
-        value = value.tolist()
+    value = value.tolist() if isinstance(value, np.ndarray | np.generic | torch.Tensor) else value
     if isinstance(value, dict):
         return {str(key): _plain(entry, name) for key, entry in value.items()}
     if isinstance(value, list | tuple):
@@ -163,14 +124,3 @@ def _plain(value, name):
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise TypeError(f"{name} holds a {type(value).__name__}; take it out of the batch that is recorded")
-
-
-def _write_json(path, content):
-    _whole(path, lambda file: file.write_text(json.dumps(content, indent=1, allow_nan=False), encoding="utf-8"))
-
-
-def _whole(path, write):
-    """Beside its name and then renamed, so that what is there is whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write(path.with_name(f".{path.name}.tmp"))
-    path.with_name(f".{path.name}.tmp").replace(path)
