@@ -24,7 +24,7 @@ from torch import Tensor
 from runtime.errors import CaptureError
 
 FORMAT = "verlift-capture"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 MANIFEST = "manifest.json"
 WEIGHTS = "weights.safetensors"
 

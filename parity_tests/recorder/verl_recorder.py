@@ -73,7 +73,7 @@ class Recorder:
         """Make the capture whole, else it is refused. config: `OmegaConf.to_container(config, resolve=True)`."""
         paths = sorted(self.root.glob("step_*/*.json"))
         files = {f"{path.parent.name}/{path.name}": hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
-        content = {"format": "verlift-capture", "version": 2, "files": files, "config": _plain(config, "config")}
+        content = {"format": "verlift-capture", "version": 3, "files": files, "config": _plain(config, "config")}
         content |= {"versions": {"torch": torch.__version__}, "fingerprint": {"trainer": "recorded"}, "seeds": {}}
         content |= {"partial": True}
         text = json.dumps(content, sort_keys=True, separators=(",", ":"))
