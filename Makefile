@@ -48,7 +48,7 @@ types: setup  ## mypy
 oracle: setup  ## verl 0.9.1 beside the project, for tests that compare with it
 	test -d .oracle/verl || bash tests/oracle/install.sh
 
-evidence: setup oracle  ## what is too long for CI; prints its counts
+evidence: setup oracle models/smollm2 data/chain_sum/train.parquet  ## what is too long for CI; prints its counts
 	$(BIN)/python -m pytest -m 'slow or evidence'
 	EXACTNESS_BATCHES=200 $(BIN)/python -m pytest tests/shared_algos/test_exactness.py
 	ORACLE_EXAMPLES=2000 $(BIN)/python -m pytest tests/oracle/test_oracle_protocol.py
@@ -56,6 +56,9 @@ evidence: setup oracle  ## what is too long for CI; prints its counts
 	$(BIN)/verlift parity matrix
 	$(BIN)/verlift parity mutants
 	$(BIN)/verlift parity sweep --count 500
+	rm -rf runs/chained
+	$(BIN)/verlift parity run --config-name smollm2 --steps 5 --out runs/chained/grpo
+	$(BIN)/verlift parity run --config-name smollm2 --steps 5 --out runs/chained/ppo algorithm.adv_estimator=gae
 
 docs: setup  ## write the tables of docs/algorithms.md anew
 	$(BIN)/python -c "from pathlib import Path; from shared_algos.listing import fill; \
