@@ -65,6 +65,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from compat import columns
+from compat import rows as _rows  # noqa: F401  (registers what DataProto inherits from with runtime.containers)
 from compat.disk import read_state, write_state
 from compat.errors import ColumnTypeError, DataProtoError, MissingColumnError
 from compat.futures import DataProtoFuture
@@ -332,7 +333,3 @@ def _concat_arrays(key: str, parts: list[np.ndarray]) -> np.ndarray:
     if len(shapes := {part.shape[1:] for part in parts}) > 1:
         raise DataProtoError(f"non_tensor_batch {key!r} has rows of shapes {sorted(shapes)}; they must be the same")
     return np.concatenate(parts, axis=0)
-
-
-# Registers DataProto with runtime.containers, wherever there is a DataProto.
-from compat import rows as _rows  # noqa: E402, F401

@@ -1,7 +1,8 @@
-"""``DataProto`` as a container of ``runtime``: padded columns to the packed layout and back.
+"""``DataProto`` as a container of ``runtime``: padded columns to the packed layout, and new columns back.
 
 A legacy batch has prompts left-padded and responses right-padded, each to a width of its own; in
-``attention_mask [B, P+R]`` the tokens that exist are 1. Importing ``compat`` registers these functions.
+``attention_mask [B, P+R]`` the tokens that exist are 1. The functions are registered for what ``DataProto`` inherits
+from, so that they are there wherever it is.
 """
 
 from __future__ import annotations
@@ -14,15 +15,8 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from compat.errors import LayoutError, MissingColumnError
-from compat.padding import (
-    pack_left_padded,
-    pack_right_padded,
-    pack_sequences,
-    pad_left,
-    pad_right,
-    pad_sequences,
-)
-from compat.protocol import DataProto
+from compat.padding import pack_left_padded, pack_right_padded, pack_sequences, pad_right
+from compat.protocol_columns import ColumnOperations, tensor_batch
 from runtime import containers
 from runtime.fields import LEVELS, Level
 from runtime.identity import TrajectoryKey
@@ -30,33 +24,7 @@ from runtime.trajectories import TrajectoryBatch
 from shared_algos.segments import Segments
 
 
-def to_dataproto(batch: TrajectoryBatch, prompt_width: int, response_width: int, pad_token_id: int) -> DataProto:
-    """Pad trajectories to fixed widths, as verl's legacy ``AgentLoopWorker._postprocess`` does.
-
-    Tensors are ``[B, prompt_width]``, ``[B, response_width]`` or, for ``input_ids``, ``attention_mask`` and
-    ``position_ids``, ``[B, prompt_width + response_width]``. Only token ids are padded with ``pad_token_id``.
-    """
-    tensors = pad_sequences(
-        batch["prompts"], batch["responses"], batch.prompts, batch.responses, prompt_width, response_width, pad_token_id
-    )
-    tensors["prompts"] = pad_left(batch["prompts"], batch.prompts, prompt_width, pad_token_id)
-    tensors["responses"] = pad_right(batch["responses"], batch.responses, response_width, pad_token_id)
-    for name, column in batch.columns.items():
-        if name not in tensors:
-            tensors[name] = column if LEVELS[name] is Level.ROW else pad_right(column, batch.responses, response_width)
-    arrays = {**batch.objects, **key_columns(batch.keys)}
-    return DataProto.from_dict(tensors=tensors, non_tensors=arrays)
-
-
-def key_columns(keys: Sequence[TrajectoryKey]) -> dict[str, np.ndarray]:
-    """``uid`` and ``session_id`` of each row; a legacy row is the only output of its session, so its index is 0."""
-    return {
-        "uid": np.array([key.uid for key in keys], dtype=object),
-        "session_id": np.array([key.session_id for key in keys], dtype=object),
-    }
-
-
-def keys_of(data: DataProto) -> list[TrajectoryKey]:
+def keys_of(data: ColumnOperations) -> list[TrajectoryKey]:
     """The trajectory key of each row; rows without ``session_id`` are numbered within their uid in row order."""
     # Old recipes give columns alone to a worker: rows are then of one nameless prompt.
     uids = data.non_tensor_batch.get("uid", np.full(len(data), "row", dtype=object))
@@ -71,24 +39,24 @@ def keys_of(data: DataProto) -> list[TrajectoryKey]:
     return [TrajectoryKey(str(uid), int(session), 0) for uid, session in zip(uids, sessions, strict=True)]
 
 
-def _tensors(data: DataProto) -> TensorDict:
+def _tensors(data: ColumnOperations) -> TensorDict:
     if data.batch is None:
         raise MissingColumnError("the DataProto has no tensor columns; trajectories have prompts and responses")
     return data.batch
 
 
 @containers.select_rows.register
-def _select_rows(data: DataProto, rows: Tensor) -> DataProto:
+def _select_rows(data: ColumnOperations, rows: Tensor) -> ColumnOperations:
     return data.select_idxs(rows)
 
 
-def column_names(data: DataProto) -> set[str]:
+def column_names(data: ColumnOperations) -> set[str]:
     """The names of all tensor and object columns."""
     return {*_tensors(data).keys(), *data.non_tensor_batch}
 
 
 @containers.read_batch.register
-def read_batch(data: DataProto, fields: Sequence[str]) -> TrajectoryBatch:
+def read_batch(data: ColumnOperations, fields: Sequence[str]) -> TrajectoryBatch:
     """Pack the columns ``fields`` of a padded batch; ``MissingColumnError`` names a column that is not there."""
     tensors, columns_there = _tensors(data), column_names(data)
     if missing := [name for name in fields if name not in columns_there]:
@@ -128,17 +96,15 @@ def _check_padding(mask: Tensor, width: int, prompts: Segments, responses: Segme
 
 @containers.answer.register
 def answer(
-    data: DataProto,
+    data: ColumnOperations,
     batch: TrajectoryBatch,
     columns: Mapping[str, Tensor],
     objects: Mapping[str, np.ndarray] | None = None,
-) -> DataProto:
+) -> ColumnOperations:
     """Pad response-level ``columns`` to the width of the batch's responses: only the new columns are sent back."""
     width = _tensors(data)["responses"].shape[1]
-    return DataProto.from_dict(
-        tensors={name: pad_right(column, batch.responses, width) for name, column in columns.items()},
-        non_tensors=dict(objects or {}),
-    )
+    padded = {name: pad_right(column, batch.responses, width) for name, column in columns.items()}
+    return data.with_columns(tensor_batch(padded, 1) if padded else None, dict(objects or {}), {})
 
 
-__all__ = ["answer", "column_names", "key_columns", "keys_of", "read_batch", "to_dataproto"]
+__all__ = ["answer", "column_names", "keys_of", "read_batch"]

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from omegaconf import DictConfig
 
 from compat.protocol import DataProto
-from compat.rows import to_dataproto
+from compat.trajectories import to_dataproto
 from legacy.gen_batch import answer_in_kind, session_requests
 from runtime.agent_loop import SessionRunner, Submission, as_trajectories
 from runtime.agent_loop.runner import unfinished

@@ -15,7 +15,7 @@ from compat.errors import DataProtoError
 from compat.padding import pack_right_padded
 from compat.protocol import DataProto
 from compat.reward.rows import NUM_TURNS, infos_of_columns, one_row
-from compat.rows import to_dataproto
+from compat.trajectories import to_dataproto
 from runtime.arrays import object_array
 from runtime.errors import ConfigError, RewardError
 from runtime.fields import CARRIERS

@@ -15,7 +15,8 @@ from omegaconf import DictConfig
 
 from compat.protocol import DataProto
 from compat.reward.adapters import pad_token_id
-from compat.rows import read_batch, to_dataproto
+from compat.rows import read_batch
+from compat.trajectories import to_dataproto
 from legacy.agent_loop import only_output
 from legacy.trainer import LegacyTrainer
 from runtime.config import uses_critic, uses_reference

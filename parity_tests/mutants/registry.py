@@ -250,7 +250,7 @@ LEGACY = tuple(
             "attention_mask.cumsum(dim=-1) - 1", "attention_mask.cumsum(dim=-1)", "rollout", ("position_ids",),
         ),
         (
-            "sessions under one key", "ppo", "compat.rows:key_columns",
+            "sessions under one key", "ppo", "compat.trajectories:key_columns",
             "[key.session_id for key in keys]", "[0 for key in keys]", "rollout", ("keys",),
         ),
         (

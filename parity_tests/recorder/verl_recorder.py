@@ -33,6 +33,7 @@ class Recorder:
 
     def __init__(self, directory, levels=None):
         self.root, self.levels, self.step = Path(directory), LEVELS | (levels or {}), None
+        self.known, self.prompts = {}, {}
         self.root.mkdir(parents=True)
 
     def stage(self, step, name, batch, series=None):
@@ -45,7 +46,7 @@ class Recorder:
         if path.exists():
             raise FileExistsError(f"{path}: stage {name!r} of step {step} is recorded twice")
         if step != self.step:
-            self.step, self.prompts, self.known = step, {}, {}
+            self.step, self.known, self.prompts = step, {}, {}
         tensors, arrays = batch.batch, batch.non_tensor_batch
         places = self._places(arrays)
         order = np.argsort(places, kind="stable").tolist()
@@ -83,7 +84,7 @@ class Recorder:
     def _places(self, arrays):
         """Each row's place in canonical order: that of its prompt in the batch, then of its session."""
         if KEY not in arrays:
-            seen = defaultdict(count)
+            seen: dict = defaultdict(count)
             arrays[KEY] = np.array([f"{uid}_{next(seen[uid])}_0" for uid in arrays["uid"]], dtype=object)
         split = [key.rsplit("_", 2) for key in arrays[KEY]]
         rows = [(self.prompts.setdefault(uid, len(self.prompts)), int(session)) for uid, session, _ in split]

@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 from runtime.agent_loop import replay as _replay  # noqa: F401  (registers a built-in loop)
 from runtime.agent_loop import single_turn as _single_turn  # noqa: F401  (registers a built-in loop)
 from runtime.agent_loop.base import AGENT_LOOPS, AgentLoopOutput, GenerationClient, Session
-from runtime.config import plays_baseline
+from runtime.config.roles import plays_baseline
 from runtime.data.chat import load_tokenizer
 from runtime.errors import RolloutError
 from runtime.identity import PromptIdentity

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from compat.errors import LayoutError
 from compat.protocol import DataProto
-from compat.rows import answer, keys_of, read_batch, to_dataproto
+from compat.rows import answer, keys_of, read_batch
+from compat.trajectories import to_dataproto
 from runtime import containers
 from runtime.agent_loop import AgentLoopOutput, as_trajectories
 from runtime.identity import TrajectoryKey
