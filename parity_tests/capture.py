@@ -314,8 +314,14 @@ def _dtype_name(tensor: Tensor) -> str:
 
 
 def _write_columns(file: Path, batch: TrajectoryBatch) -> None:
-    # Cloned because safetensors refuses two columns of one storage (rewards that are the scores, unchanged).
-    columns = {name: column.detach().cpu().clone().contiguous() for name, column in batch.columns.items()}
+    columns: dict[str, Tensor] = {}
+    storages: set[int] = set()
+    for name, column in batch.columns.items():
+        values = column.detach().cpu().contiguous()
+        # safetensors refuses two columns of one storage (rewards that are the scores, unchanged).
+        shared = values.untyped_storage().data_ptr() in storages
+        columns[name] = values.clone() if shared else values
+        storages.add(values.untyped_storage().data_ptr())
     with written_beside(file) as temporary:
         save_file(columns, temporary)
 

@@ -59,6 +59,17 @@ def test_columns_of_any_dtype_and_empty_rows(save, dtype):
     assert stage.read("values").dtype == dtype
 
 
+def test_columns_of_one_storage_are_kept_apart(save):
+    """The same tensor twice, and views of one: slices of a fetched buffer, every second value."""
+    whole = torch.arange(10.0)
+    columns = {"values": whole[:5], "returns": whole[:5], "advantages": whole[5:], "old_log_probs": whole[::2]}
+    rows = Segments.from_lengths([2, 3])
+    batch = TrajectoryBatch((TrajectoryKey("a", 0, 0), TrajectoryKey("a", 1, 0)), rows, rows, columns)
+    stage = save("legacy", {0: StageRecord(1, "values", batch)}).stage(1, "values")
+    for name, values in columns.items():
+        assert stage.read(name).equal(values), name
+
+
 def test_series_keep_every_float64(save):
     values = (0.1 + 0.2, -0.0, math.inf, -math.inf, 5e-324, 1.7976931348623157e308, math.nan)
     stage = save("legacy", {0: StageRecord(1, "update_actor", series={"loss": values})}).stage(1, "update_actor")
