@@ -15,7 +15,7 @@ from runtime.config.flat import raw_leaves
 from runtime.config.foreign import ForeignKeys, is_known, refuse_unknown
 from runtime.config.notes import ConfigNote
 from runtime.config.overrides import ParsedOverride, parse_overrides
-from runtime.config.tables import CONFIG_DIR
+from runtime.config.tables import CONFIG_DIR, present_name
 from runtime.config.types import settle_types
 from runtime.config.validate import validate
 from runtime.errors import ConfigError
@@ -57,7 +57,7 @@ def load_config(
     available = available_keys(name, folder, added)
     texts = [text for override in parsed for text in _for_hydra(override, available, notes)]
     config = settle(_composed(name, folder, texts, parsed, added), parsed, notes, conversions=conversions)
-    _check_resolves(config)
+    _check_resolves(config, parsed)
     OmegaConf.set_readonly(config, True)
     return LoadedConfig(config, tuple(dict.fromkeys(notes)))
 
@@ -151,15 +151,23 @@ def _settle_forms(config: DictConfig, notes: list[ConfigNote]) -> None:
     settle_modules(config)
 
 
-def _check_resolves(config: DictConfig) -> None:
-    """Raise ``ConfigError`` naming a key that nobody checked whose interpolation leads nowhere: runs store them all."""
+def _check_resolves(config: DictConfig, parsed: list[ParsedOverride]) -> None:
+    """Raise ``ConfigError`` naming a key that nobody checked whose interpolation leads nowhere: runs store them all.
+
+    An override that sets it is quoted, under whichever name; so is one that sets its key to ``???``.
+    """
+    names = {override.text: (override.key, present_name(override.key)) for override in parsed}
     try:
         OmegaConf.to_container(config, resolve=True)
     except OmegaConfBaseException as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(
-            f"config key {error.full_key!r} cannot be read: {reason}. Change it or leave it out"
-        ) from error
+        key, reason = error.full_key, str(error).splitlines()[0]
+        set_by = [repr(text) for text, known in names.items() if key in known]
+        quoted = f" (set by {', '.join(set_by)})" if set_by else ""
+        raise ConfigError(f"config key {key!r}{quoted} cannot be read: {reason}. Change it or leave it out") from error
+    missing = OmegaConf.missing_keys(config)
+    for text, known in names.items():
+        if not missing.isdisjoint(known):
+            raise ConfigError(f"{text!r} gives its key no value: ??? stands for one that is yet to be set")
 
 
 def _is_filled_group(config: DictConfig, key: str) -> bool:

@@ -107,6 +107,11 @@ def test_a_group_of_keys_can_be_set_at_once():
         ("trainer.v1=3", "'trainer.v1' is a group of keys"),
         ("~no.such.key", "there is no config key 'no.such.key' to delete"),
         ("data.train_files='${nowhere}'", "'data.train_files' cannot be read"),
+        ("+own=???", "'+own=???' gives its key no value"),
+        (
+            "reward_model.overlong_buffer.penalty_factor=${hydra:job.name}",
+            "(set by 'reward_model.overlong_buffer.penalty_factor=${hydra:job.name}') cannot be read",
+        ),
     ],
 )
 def test_an_override_that_cannot_apply_is_quoted(override, words):
