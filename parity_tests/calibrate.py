@@ -114,7 +114,8 @@ def repeated(
             )
         if not out.exists():
             tail = "\n".join(log.read_text(errors="replace").splitlines()[-_LOG_LINES:])
-            raise CaptureError(f"the run with other {way.name} recorded nothing; the end of {log}:\n{tail}")
+            run = f"the run with other {way.name}" if way.overrides or way.environment else "the run as it is"
+            raise CaptureError(f"{run} recorded nothing; the end of {log}:\n{tail}")
         yield Baseline.open(out).captures[trainer]
 
 

@@ -255,8 +255,13 @@ class Capture:
 
     @property
     def trainer(self) -> str:
-        """``v1`` or ``legacy``, after ``trainer.use_v1``."""
-        return "v1" if self.config.get("trainer", {}).get("use_v1", True) else "legacy"
+        """``v1`` or ``legacy``, after ``trainer.use_v1``; old versions of verl, which have no such key, are legacy."""
+        chosen = self.setting("trainer.use_v1")
+        return "v1" if (not self.partial if chosen is None else chosen) else "legacy"
+
+    def setting(self, key: str) -> Any:
+        """The value of a dotted config key; None where the config does not have it."""
+        return setting(self.config, key)
 
     @property
     def partial(self) -> bool:
@@ -298,6 +303,14 @@ class Capture:
         if written is None or file_digest(path) != written:
             raise CaptureError(f"{path} does not match the sha256 of {MANIFEST}: it was changed after the run")
         return path
+
+
+def setting(config: Mapping[str, Any], key: str) -> Any:
+    """The value of a dotted key of any run's config, which may be of another program; None where it has none."""
+    node: Any = config
+    for name in key.split("."):
+        node = node.get(name) if isinstance(node, Mapping) else None
+    return node
 
 
 def stage_rank(name: str) -> tuple[int, str]:

@@ -33,12 +33,16 @@ def compare(
     Raises CaptureError, naming the file, when a capture is truncated or was changed.
     """
     by_position = not _share_uids(left, right) if by_position is None else by_position
-    tolerances, note = tolerances_between(left, right) if tolerances is None else (tolerances, None)
-    found = list(_compare_fields(left, right, tolerances, by_position))
+    judged_by, note = tolerances_between(left, right) if tolerances is None else (tolerances, None)
+    found = list(_compare_fields(left, right, judged_by, by_position))
     fields = [verdict for verdict in found if not _unrecorded(verdict, left, right)]
+    notes = [note] if note else []
     if len(fields) < len(found):
         unseen = f"{len(found) - len(fields)} fields were not compared, because a recorder did not see them on one side"
-        note = f"{unseen}; {note}" if note else unseen
+        notes.insert(0, unseen)
+    places = {place for field in fields for place in (field.stage, f"{field.stage}.{field.field}")}
+    if unused := [place for place in tolerances or {} if place not in places]:
+        notes.append(f"no field is named by the tolerance of {', '.join(unused)}")
     ours, theirs = ({name: side.manifest.get(name, {}) for name in _METADATA} for side in (left, right))
     return Verdict(
         labels=_labels(left, right),
@@ -47,7 +51,7 @@ def compare(
         metadata=deep_differences(ours, theirs, _EXPECTED),
         same_fingerprint=ours["fingerprint"] == theirs["fingerprint"],
         joined_by_position=by_position,
-        notes=(note,) if note else (),
+        notes=tuple(notes),
     )
 
 

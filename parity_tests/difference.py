@@ -18,7 +18,7 @@ from torch import Tensor
 from parity_tests.histogram import Histogram, histogram
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-_UNSIGNED = {2: np.uint16, 4: np.uint32, 8: np.uint64}
+_UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 @dataclass(frozen=True)
@@ -106,9 +106,21 @@ def _bits(values: Tensor) -> Tensor:
 
 def _gaps(left: Tensor, right: Tensor) -> Tensor:
     """Absolute differences in float64; a NaN facing a number counts as infinite, two NaNs of other bits as 0."""
-    gaps = (left.double() - right.double()).abs()
+    if left.is_complex():
+        gaps = (left.to(torch.complex128) - right.to(torch.complex128)).abs()
+    elif left.is_floating_point():
+        gaps = (left.double() - right.double()).abs()
+    else:
+        return _integer_gaps(left, right)
     both = left.isnan() & right.isnan()
     return gaps.masked_fill(gaps.isnan(), math.inf).masked_fill(both, 0.0)
+
+
+def _integer_gaps(left: Tensor, right: Tensor) -> Tensor:
+    """In whole numbers first: float64 cannot tell neighbours above 2^53 apart, and int64 has no room for all gaps."""
+    a, b = (side.numpy().astype(np.uint64 if side.dtype is torch.uint64 else np.int64) for side in (left, right))
+    low, high = np.minimum(a, b).view(np.uint64), np.maximum(a, b).view(np.uint64)
+    return torch.from_numpy((high - low).astype(np.float64))
 
 
 def _max_ulp(left: Tensor, right: Tensor) -> list[int]:

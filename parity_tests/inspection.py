@@ -99,7 +99,7 @@ def _collate(capture: Capture, stages: Stages) -> Found:
     rollout = stages["rollout"]
     rows = len(rollout.keys)
     container = "DataProto, padded [B, width]" if capture.trainer == "legacy" else "KVBatchMeta, jagged [B, j]"
-    device = _select(capture, "trainer.device") or "not recorded"
+    device = capture.setting("trainer.device") or "not recorded"
     yield Fact(rollout.step, "collate", "container", container, of_trainer=True)
     yield Fact(rollout.step, "collate", "device of the trainer", f"{device} (a capture is on the CPU)")
     yield Fact(rollout.step, "collate", "dim 0 of columns", rows)
@@ -115,7 +115,7 @@ def _collate(capture: Capture, stages: Stages) -> Found:
 
 def _keys(capture: Capture, stages: Stages) -> Found:
     """Distinct sessions a uid, against ``rollout.n``; a session may have several outputs, so rows may exceed it."""
-    rollout, expected = stages["rollout"], _select(capture, _SESSIONS)
+    rollout, expected = stages["rollout"], capture.setting(_SESSIONS)
     sessions: dict[str, set[int]] = {}
     for key in rollout.keys:
         sessions.setdefault(key.uid, set()).add(key.session_id)
@@ -218,8 +218,8 @@ def _groups(_: Capture, stages: Stages) -> Found:
 def _update(capture: Capture, stages: Stages) -> Found:
     """Batch, mini-batch and ranks, counted in trajectories, and whether each divides."""
     step, rows = stages["rollout"].step, len(stages["rollout"].keys)
-    n, prompts = _select(capture, _SESSIONS), _select(capture, _BATCH)
-    nodes, each = _select(capture, "trainer.nnodes"), _select(capture, "trainer.n_gpus_per_node")
+    n, prompts = capture.setting(_SESSIONS), capture.setting(_BATCH)
+    nodes, each = capture.setting("trainer.nnodes"), capture.setting("trainer.n_gpus_per_node")
     yield Fact(step, "update", "batch", f"{rows} trajectories, {_BATCH} = {prompts} prompts x n = {n}")
     if not (isinstance(nodes, int) and isinstance(each, int) and isinstance(n, int)):
         return
@@ -227,7 +227,7 @@ def _update(capture: Capture, stages: Stages) -> Found:
     yield Fact(step, "update", "ranks", ranks)
     yield from _division(step, "batch", rows, "ranks", ranks)
     for role in ("actor_rollout_ref.actor", "critic"):
-        size = _select(capture, f"{role}.ppo_mini_batch_size")
+        size = capture.setting(f"{role}.ppo_mini_batch_size")
         if not isinstance(size, int) or f"update_{role.rpartition('.')[2]}" not in stages:
             continue
         name = f"{role}.ppo_mini_batch_size x n"
@@ -253,7 +253,7 @@ def _columns(_: Capture, stage: StageCapture) -> Found:
 
 def _width(capture: Capture, level: Level) -> int | None:
     """How wide the legacy container pads a column; None in V1, which pads none, and where no config key says."""
-    widths = [_select(capture, key) for key in _WIDTHS[level]]
+    widths = [capture.setting(key) for key in _WIDTHS[level]]
     known = capture.trainer == "legacy" and all(isinstance(width, int) for width in widths)
     return sum(widths) if known else None
 
@@ -272,14 +272,6 @@ def _place(segments: Segments, token: int) -> tuple[int, int]:
 
 def _stored(stage: StageCapture, name: str) -> bool:
     return name in stage.columns and stage.columns[name].stored
-
-
-def _select(capture: Capture, key: str) -> Any:
-    """The value of a dotted config key; None where a capture's config does not have it."""
-    node: Any = capture.config
-    for name in key.split("."):
-        node = node.get(name) if isinstance(node, Mapping) else None
-    return node
 
 
 def _counts(numbers: Any) -> dict[str, int]:

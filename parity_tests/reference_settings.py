@@ -47,23 +47,30 @@ def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
     _check(config, _COVERED | {"critic.enable": (None, with_critic)})
     if with_critic:
         _check(config, _COVERED_CRITIC | {"critic.model.path": (value_at(config, f"{_MODEL}.path"),)})
-    algorithm, actor = config["algorithm"], value_at(config, _ACTOR)
+    algorithm, actor = ("adv_estimator", "gamma", "lam", "norm_adv_by_std_in_grpo"), value_at(config, _ACTOR)
     return {
-        **{name: algorithm[name] for name in ("adv_estimator", "gamma", "lam", "norm_adv_by_std_in_grpo")},
+        **{name: value_at(config, f"algorithm.{name}") for name in algorithm},
         "temperature": value_at(config, "actor_rollout_ref.rollout.temperature"),
         "seed": value_at(config, "runtime.seed"),
         "actor": {
             **_update_settings(config, actor),
-            "clip": (_clip_ratio(actor, "low"), _clip_ratio(actor, "high"), actor["clip_ratio_c"]),
+            "clip": (_clip_ratio(actor, "low"), _clip_ratio(actor, "high"), value_at(actor, "clip_ratio_c")),
         },
-        "critic": {**_update_settings(config, config["critic"]), "clip": config["critic"]["cliprange_value"]},
+        "critic": {
+            **_update_settings(config, value_at(config, _CRITIC)),
+            "clip": value_at(config, f"{_CRITIC}.cliprange_value"),
+        },
     }
 
 
 def value_at(config: Mapping[str, Any], key: str) -> Any:
-    """The value under a dotted key."""
+    """The value under a dotted key. Raises CaptureError naming a key that is not there."""
     value: Any = config
     for part in key.split("."):
+        if not isinstance(value, Mapping) or part not in value:
+            raise CaptureError(
+                f"the capture's config has no {key}, which the reference reads; capture a run of verlift"
+            )
         value = value[part]
     return value
 
@@ -78,18 +85,17 @@ def _check(config: Mapping[str, Any], covered: Mapping[str, tuple[Any, ...]]) ->
 
 def _update_settings(config: Mapping[str, Any], group: Mapping[str, Any]) -> dict[str, Any]:
     """Rows of a mini-batch, epochs, clipping and AdamW's numbers; eps is torch's default where none is given."""
-    optim = group["optim"]
     return {
-        "rows": group["ppo_mini_batch_size"] * value_at(config, "actor_rollout_ref.rollout.n"),
-        "epochs": group["ppo_epochs"],
-        "grad_clip": group["grad_clip"],
-        "lr": float(optim["lr"]),
-        "betas": tuple(optim["betas"]),
-        "weight_decay": optim["weight_decay"],
-        "eps": (optim["override_optimizer_config"] or {}).get("eps", 1e-8),
+        "rows": value_at(group, "ppo_mini_batch_size") * value_at(config, "actor_rollout_ref.rollout.n"),
+        "epochs": value_at(group, "ppo_epochs"),
+        "grad_clip": value_at(group, "grad_clip"),
+        "lr": float(value_at(group, "optim.lr")),
+        "betas": tuple(value_at(group, "optim.betas")),
+        "weight_decay": value_at(group, "optim.weight_decay"),
+        "eps": (value_at(group, "optim.override_optimizer_config") or {}).get("eps", 1e-8),
     }
 
 
 def _clip_ratio(actor: Mapping[str, Any], side: str) -> float:
-    given = actor[f"clip_ratio_{side}"]
-    return actor["clip_ratio"] if given is None else given
+    given = value_at(actor, f"clip_ratio_{side}")
+    return value_at(actor, "clip_ratio") if given is None else given

@@ -12,7 +12,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from parity_tests.capture import Capture
+from parity_tests.capture import Capture, setting
 from parity_tests.verdict import EXACT, Tolerance
 from parity_tests.weights import WEIGHTS_STAGE
 from runtime.errors import ConfigError
@@ -97,7 +97,7 @@ def read_tolerances(path: Path) -> dict[str, Tolerance]:
     try:
         content: Any = OmegaConf.to_container(OmegaConf.load(path))
     except Exception as error:  # YAML, encodings and OmegaConf have no class of error in common
-        raise ConfigError(f"{path} cannot be read as YAML: {error}") from error
+        raise ConfigError(f"{path} cannot be read as YAML: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict):
         raise ConfigError(f"{path} must hold stage: {{max_abs: ..., mean_abs: ...}}, not a {type(content).__name__}")
     return {str(place): _parse(f"{path}: {place}", str(place), entry) for place, entry in content.items()}
@@ -129,18 +129,15 @@ def _parse(where: str, place: str, entry: Any) -> Tolerance:
 
 def _dtype(config: Mapping[str, Any], place: str) -> str:
     """``float32`` or ``bfloat16``; float32, the stricter, where a config does not say."""
-    node: Any = config
-    for name in _DTYPE_KEYS.get(place, _ACTOR_DTYPE).split("."):
-        node = node.get(name, {}) if isinstance(node, Mapping) else {}
-    return _SPELLINGS.get(str(node or "float32").removeprefix("torch."), _COARSE)
+    dtype = setting(config, _DTYPE_KEYS.get(place, _ACTOR_DTYPE)) or "float32"
+    return _SPELLINGS.get(str(dtype).removeprefix("torch."), _COARSE)
 
 
 def _advantage_reads_models(config: Mapping[str, Any]) -> bool:
-    algorithm = config.get("algorithm", {})
-    correction = algorithm.get("rollout_correction") or {}
-    if algorithm.get("use_kl_in_reward") or correction.get("rollout_is") or correction.get("rollout_rs"):
+    readers = ("use_kl_in_reward", "rollout_correction.rollout_is", "rollout_correction.rollout_rs")
+    if any(setting(config, f"algorithm.{key}") for key in readers):
         return True
-    name = algorithm.get("adv_estimator")
+    name = setting(config, "algorithm.adv_estimator")
     # An estimator of the user's that is not registered here may read anything.
     return name not in ADVANTAGES.names() or bool(_MODEL_FIELDS & ADVANTAGES.get(name).needs)
 

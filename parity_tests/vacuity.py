@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from parity_tests.capture import Capture, StageCapture
 from runtime.trainer.hooks import INITIAL_STAGE
@@ -17,6 +18,9 @@ def vacuous_reasons(*captures: Capture) -> tuple[str, ...]:
     A recorder's capture is not asked for stages and weights that its user did not hand it.
     """
     reasons: dict[str, None] = {}
+    folders = {capture.directory.resolve() for capture in captures}
+    if len(folders) < len(captures):
+        reasons[f"both sides are the same capture, {folders.pop()}"] = None
     for capture in captures:
         of_whole_runs = () if capture.partial else (_stages_not_run, _weights_unchanged)
         for check in (*of_whole_runs, _zero_advantages, _groups_without_spread):
@@ -28,12 +32,20 @@ def _stages_not_run(capture: Capture) -> Iterator[str]:
     if INITIAL_STAGE not in capture.index.get(0, ()):
         yield f"there is no record {INITIAL_STAGE!r} of the weights before training"
     config = OmegaConf.create(dict(capture.config))
-    steps = config.trainer.total_training_steps or max(capture.index, default=0)
+    try:
+        steps = config.trainer.total_training_steps or max(capture.index, default=0)
+        names = configured_stages(config)
+        updating = [step for step in range(1, steps + 1) if updates_actor(config, step)]
+    except (OmegaConfBaseException, AttributeError, TypeError) as error:
+        # Of another program, or made by hand: what differs is told all the same.
+        reason = str(error).splitlines()[0]
+        yield f"{capture.directory}: its config does not say which stages should have run ({reason})"
+        return
     if not steps:
         yield "no step was run"
     for step in range(1, steps + 1):
-        for name in configured_stages(config):
-            left_out = name == "update_actor" and not updates_actor(config, step)
+        for name in names:
+            left_out = name == "update_actor" and step not in updating
             if not left_out and name not in capture.index.get(step, ()):
                 yield f"stage {name} of step {step} is configured and did not run"
 

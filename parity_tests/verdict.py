@@ -158,7 +158,7 @@ class Verdict:
         if self.first:
             return f"PARITY DIVERGED at {self.describe(self.first)}"
         if self.vacuous:
-            return f"PARITY VACUOUS: {'; '.join(self.vacuous)}"
+            return on_one_line(f"PARITY VACUOUS: {'; '.join(self.vacuous)}")
         return "PARITY PASS"
 
     def describe(self, verdict: FieldVerdict) -> str:
@@ -166,4 +166,9 @@ class Verdict:
         key = "-" if verdict.key is None else verdict.key
         token = "-" if verdict.token is None else verdict.token
         place = f"step {verdict.step} stage {verdict.stage} field {verdict.field} key {key} token {token}"
-        return f"{place}: {self.labels[0]} {verdict.left}, {self.labels[1]} {verdict.right}"
+        return on_one_line(f"{place}: {self.labels[0]} {verdict.left}, {self.labels[1]} {verdict.right}")
+
+
+def on_one_line(text: str) -> str:
+    """``text`` with what cannot be printed escaped: programs read the last line of a report, and a uid may hold any."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)

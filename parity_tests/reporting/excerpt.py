@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from parity_tests.capture import Capture, StageCapture
+from parity_tests.capture import Capture, StageCapture, setting
 from parity_tests.rows import join_rows
 from parity_tests.verdict import FieldVerdict, Kind, Verdict
 from runtime.errors import CaptureError, VerliftError
@@ -163,8 +163,8 @@ def _tokenizer(config: Mapping[str, Any]) -> Any:
     """The run's tokenizer, from what is on this machine; code that comes with a model is not run for a report."""
     from transformers import AutoTokenizer  # takes seconds, and a report without a divergence needs none
 
-    model = config.get("actor_rollout_ref", {}).get("model", {})
-    path = model.get("tokenizer_path") or model.get("path")
+    paths = (setting(config, f"actor_rollout_ref.model.{key}") for key in ("tokenizer_path", "path"))
+    path = next(filter(None, paths), None)
     if not path:
         raise CaptureError("The config of the capture names no model.")
     local = copy_to_local(path) if "://" in path else path

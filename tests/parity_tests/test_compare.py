@@ -317,6 +317,28 @@ def test_uids_with_underscores_and_several_outputs_of_a_session(save, records):
     assert place(compare(*pair)) == (1, "advantage", "returns", "a_b_0_1", 1)
 
 
+def test_the_last_line_is_one_line_whatever_a_uid_holds(save):
+    keys = (TrajectoryKey("a\n::error::\x1b[31m\ud800 é", 0, 0),)
+    rows = Segments.from_lengths([1])
+
+    def side(name, token):
+        batch = TrajectoryBatch(keys, rows, rows, {"responses": torch.tensor([token])})
+        return save(name, {0: StageRecord(1, "rollout", batch)})
+
+    line = compare(side("legacy", 1), side("v1", 2)).line
+    assert line == (
+        r"PARITY DIVERGED at step 1 stage rollout field responses key a\n::error::\x1b[31m\ud800 é_0_0 token 0: "
+        "legacy 1, v1 2"
+    )
+
+
+def test_a_tolerance_that_names_no_field_is_told(save, records):
+    left, right = save("legacy", records), save("v1", records)
+    given = {place: Tolerance(1, 1) for place in ("values", "old_log_prob", "old_log_prob.nothing")}
+    assert compare(left, right, given).notes == ("no field is named by the tolerance of values, old_log_prob.nothing",)
+    assert compare(left, right, {}).notes == ()
+
+
 def test_tolerance_judges_the_largest_and_the_mean_difference(save, synthetic, edit, records):
     drift = records[1, "old_log_prob"].batch["old_log_probs"] + 1e-4
     faulty = synthetic()

@@ -60,3 +60,22 @@ def test_values_are_shown_in_the_digits_of_their_dtype():
     assert shown(torch.tensor(0.1, dtype=torch.float64)) == "0.1"
     assert shown(torch.tensor(7)) == "7"
     assert shown(torch.tensor([1, 2])) == "[1, 2]"
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "gap"),
+    [
+        (torch.tensor([2**53]), torch.tensor([2**53 + 1]), 1),
+        (torch.tensor([-(2**63)]), torch.tensor([2**63 - 1]), 2.0**64),
+        (torch.tensor([0, 2**64 - 1], dtype=torch.uint64), torch.tensor([0, 2**64 - 2], dtype=torch.uint64), 1),
+        (torch.tensor([1, 200], dtype=torch.uint8), torch.tensor([1, 100], dtype=torch.uint8), 100),
+        (torch.tensor([True]), torch.tensor([False]), 1),
+        (torch.tensor([1 + 3j]), torch.tensor([1 - 1j]), 4),
+        (torch.tensor([1.0]).to(torch.float8_e4m3fn), torch.tensor([1.25]).to(torch.float8_e4m3fn), 0.25),
+    ],
+    ids=str,
+)
+def test_the_distance_of_values_of_any_dtype(left, right, gap):
+    found = difference(left, right)
+    assert (found.first, found.max_abs) == (len(left) - 1, gap)
+    assert difference(left, left) is None

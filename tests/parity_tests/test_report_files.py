@@ -154,10 +154,10 @@ def verdict_with(left, fields=1, vacuous=()):
 
 
 def test_junit_holds_what_xml_cannot(tmp_path):
-    root = junit_of(Report(verdict_with("\x00<&]]>\ud800 é", vacuous=("none", "at all"))), tmp_path)
+    root = junit_of(Report(verdict_with("\x00<&]]>\ud800 é", vacuous=("none\x00", "at all"))), tmp_path)
     failure, vacuous = root.iter("failure")
-    assert "a \ufffd<&]]>\ufffd é, b None" in failure.text
-    assert (vacuous.get("type"), vacuous.get("message")) == ("vacuous", "none; at all")
+    assert r"a \x00<&]]>\ud800 é, b None" in failure.text, "escaped on the one line that programs read"
+    assert (vacuous.get("type"), vacuous.get("message")) == ("vacuous", "none\ufffd; at all")
 
 
 def test_reports_of_several_things_are_told_apart(hostile, validator, tmp_path):

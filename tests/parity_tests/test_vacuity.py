@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 import torch
 
+from parity_tests.capture import Capture
 from parity_tests.compare import compare
 
 
@@ -23,6 +24,23 @@ def line(save, synthetic):
         return verdict.line
 
     return run
+
+
+def test_a_capture_set_against_itself(save, records, tmp_path):
+    capture = save("legacy", records)
+    (tmp_path / "link").symlink_to(capture.directory)
+    for other in (capture, Capture.open(tmp_path / "link")):
+        assert compare(capture, other).vacuous == (f"both sides are the same capture, {capture.directory}",)
+
+
+@pytest.mark.parametrize("settings", [{"other": 1}, {"trainer": None}, {"trainer": {"total_training_steps": 2}}])
+def test_a_config_that_is_no_trainers(save, records, synthetic, edit, settings):
+    """Nobody can tell which stages should have run; what differs is told all the same."""
+    verdict = compare(save("legacy", records, settings), save("v1", synthetic(), settings))
+    assert verdict.line.startswith("PARITY VACUOUS: ")
+    assert "its config does not say which stages should have run" in verdict.line
+    edit(records, (1, "rollout"), responses=records[1, "rollout"].batch["responses"] + 1)
+    assert compare(save("changed", records, settings), save("other", synthetic(), settings)).first.field == "responses"
 
 
 def test_all_advantages_zero(line, edit):
