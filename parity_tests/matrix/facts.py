@@ -1,122 +1,33 @@
 """Right values from incident reports as rows of the matrix: what both trainers must write, not only that they agree.
 
-Numbers are those of the project's list of cases; cases of the whole loop (resuming, deadlines) are tested where the
-loop is.
+Numbers are those of the project's list of cases. Those of single stages are here, those of the loop and of containers
+in ``loop_facts``.
 """
 
 from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
-from parity_tests.capture import StageCapture
-from parity_tests.isolated import Bench, Feed, isolated
+from parity_tests.isolated import Bench
 from parity_tests.isolated.outputs import isolated_outputs
-from parity_tests.isolated.synthetic import Outline, feed_around
-from parity_tests.matrix.axes import ACTOR, AXES, ROLLOUT, Changes, derived
+from parity_tests.matrix import loop_facts
+from parity_tests.matrix.axes import ACTOR, AXES, derived
 from parity_tests.matrix.cells import CellResult, Outcome
+from parity_tests.matrix.fact import Check, Fact, Sheet, differ
 from v1 import data_plane
 from v1.agent_loop import row_tags
-
-Check = Iterator[str]
-"""What is wrong, one line each; nothing when all is right."""
-
-
-@dataclass(frozen=True)
-class Fact:
-    """One case. check: gives what is wrong on standing trainers; it may write below the folder."""
-
-    number: str
-    name: str
-    check: Callable[[Bench, Path], Check]
-
-
-class Sheet:
-    """Rows given by hand, fed to stages of both trainers."""
-
-    def __init__(
-        self,
-        lengths: Sequence[int],
-        keys: Sequence[tuple[int, int, int]] | None = None,
-        mask: Sequence[int] | None = None,
-        **columns: Sequence[float],
-    ) -> None:
-        """lengths: of responses. keys: (prompt, session, index), by default one session of as many prompts.
-
-        columns: values over response tokens, or one a row for ``scores`` (outcomes on the last token).
-        """
-        rows = len(lengths)
-        outline = Outline(
-            keys=keys or [(row, 0, 0) for row in range(rows)],
-            prompt_lengths=torch.full((rows,), 3),
-            response_lengths=torch.tensor(lengths),
-            mask=torch.tensor([1] * sum(lengths) if mask is None else list(mask)),
-        )
-        self.rows = rows
-        self.feed = feed_around(outline, 0, torch.Generator().manual_seed(0))
-        scores = columns.pop("scores", None)
-        given = {name: torch.tensor(list(values), dtype=torch.float32) for name, values in columns.items()}
-        if scores is not None:
-            given |= dict.fromkeys(("rm_scores", "token_level_scores"), _outcomes(scores, lengths))
-        self.feed = self.feed.with_columns(**given)
-
-    def config(self, **changes: object) -> Changes:
-        """One mini-batch of all rows, a prompt each, unless told otherwise; ``__`` stands for a dot."""
-        given = {name.replace("__", "."): value for name, value in changes.items()}
-        sizes = {"data.train_batch_size": self.rows, f"{ROLLOUT}.n": 1, f"{ACTOR}.ppo_mini_batch_size": self.rows}
-        return {**sizes, "data.max_response_length": 8, "algorithm.adv_estimator": "rloo", **given}
-
-    def stages(
-        self, bench: Bench, folder: Path, changes: Changes, stages: Sequence[str], feed: Feed | None = None
-    ) -> list[dict[str, StageCapture]]:
-        """What ``stages`` of the legacy trainer and of V1 wrote. Raises AssertionError where the two differ."""
-        shutil.rmtree(folder, ignore_errors=True)
-        found = isolated(bench, derived(changes), feed or self.feed, folder, stages)
-        if found.alarm:
-            raise AssertionError(found.alarm)
-        return [{stage: run.capture.stage(1, stage) for stage in stages} for run in found.sides.values()]
-
-    def update(self, bench: Bench, folder: Path, changes: Changes) -> list[Mapping[str, tuple[float, ...]]]:
-        """The series of an actor's update whose old log-probs are the policy's own: all ratios are 1."""
-        sides = self.stages(bench, folder, changes, ["old_log_prob"])
-        on_policy = self.feed.with_columns(old_log_probs=sides[0]["old_log_prob"].read("old_log_probs"))
-        return [
-            side["update_actor"].series for side in self.stages(bench, folder, changes, ["update_actor"], on_policy)
-        ]
-
-    def advantages(self, bench: Bench, folder: Path, **changes: object) -> list[list[float]]:
-        """The advantages on each side, ``[T]``."""
-        return self.column(bench, folder, "advantages", self.config(**changes))
-
-    def column(self, bench: Bench, folder: Path, name: str, changes: Changes) -> list[list[float]]:
-        """What the advantage stage wrote as ``name`` on each side, ``[T]``."""
-        sides = self.stages(bench, folder, changes, ["advantage"])
-        return [side["advantage"].read(name).tolist() for side in sides]
-
-
-def _outcomes(scores: Sequence[float], lengths: Sequence[int]) -> Tensor:
-    column = torch.zeros(sum(lengths))
-    column[torch.tensor(lengths).cumsum(0) - 1] = torch.tensor(list(scores), dtype=torch.float32)
-    return column
-
-
-def _differ(what: str, sides: Iterable[Sequence[float]], expected: Sequence[float], within: float = 1e-6) -> Check:
-    for side, found in zip(("legacy", "v1"), sides, strict=True):
-        near = len(found) == len(expected) and all(abs(a - b) <= within for a, b in zip(found, expected, strict=True))
-        if not near:
-            yield f"{what} of {side}: {list(found)}, expected {list(expected)}"
 
 
 def rejected_tokens(bench: Bench, folder: Path) -> Check:
     sheet = Sheet([3, 5], mask=[1] * 5 + [0] * 3, advantages=[1.0] * 3 + [-0.5] * 2 + [0.0] * 3)
     series = sheet.update(bench, folder, sheet.config())
-    yield from _differ("token-mean", [side["actor/pg_loss"] for side in series], [-0.4])
+    yield from differ("token-mean", [side["actor/pg_loss"] for side in series], [-0.4])
 
 
 def horizon(bench: Bench, folder: Path) -> Check:
@@ -126,7 +37,7 @@ def horizon(bench: Bench, folder: Path) -> Check:
         split = {f"{ACTOR}.ppo_micro_batch_size_per_gpu": rows, "trainer.n_gpus_per_node": ranks}
         series = sheet.update(bench, folder, {**sheet.config(), **mode, **split})
         what = f"seq-mean-token-sum-norm in micro-batches of {rows} on {ranks} ranks"
-        yield from _differ(what, [side["actor/pg_loss"] for side in series], [-0.03125], within=0)
+        yield from differ(what, [side["actor/pg_loss"] for side in series], [-0.03125], within=0)
 
 
 def several_outputs(bench: Bench, folder: Path) -> Check:
@@ -138,14 +49,14 @@ def several_outputs(bench: Bench, folder: Path) -> Check:
         if "returned 3 outputs" not in found.refusals.get("rollout", {}).get("legacy", ""):
             yield "legacy does not refuse a session of three outputs"
         columns = [run.capture.stage(1, "advantage").read("advantages").tolist() for run in found.sides.values()]
-        yield from _differ(name, columns, [right] * 3 + [-right], within=1e-4)
+        yield from differ(name, columns, [right] * 3 + [-right], within=1e-4)
 
 
 def inputs_of_estimators(bench: Bench, folder: Path) -> Check:
     sheet = Sheet([2, 2], [(0, 0, 0), (0, 1, 0)], scores=[1.0, 0.5])
     sheet.feed = sheet.feed.with_columns(reward_baselines=torch.tensor([0.25, 0.25]))
     remax = sheet.advantages(bench, folder, algorithm__adv_estimator="remax")
-    yield from _differ("remax", remax, [0.75, 0.75, 0.25, 0.25])
+    yield from differ("remax", remax, [0.75, 0.75, 0.25, 0.25])
     both = sheet.advantages(bench, folder, algorithm__adv_estimator="optimal_token_baseline")
     if not all(any(side) for side in both):
         yield "optimal_token_baseline: all advantages are 0"
@@ -173,7 +84,7 @@ def one_row_left(bench: Bench, folder: Path) -> Check:
     sheet = Sheet([2, 2], [(0, 0, 0), (0, 1, 0)], mask=[0, 0, 1, 1], scores=[100.0, 1.0])
     for name, by_std, right in (("rloo", True, 1.0), ("grpo", False, 1.0), ("grpo", True, 0.999999)):
         changes = {"algorithm__adv_estimator": name, "algorithm__norm_adv_by_std_in_grpo": by_std}
-        yield from _differ(name, sheet.advantages(bench, folder, **changes), [0, 0, right, right], within=1e-7)
+        yield from differ(name, sheet.advantages(bench, folder, **changes), [0, 0, right, right], within=1e-7)
 
 
 def interleaved_groups(bench: Bench, folder: Path) -> Check:
@@ -181,7 +92,7 @@ def interleaved_groups(bench: Bench, folder: Path) -> Check:
     sheet = Sheet([1] * 9, keys, scores=[4, 0, 2, 2, 1, 0, 3, 6, 0])
     sheet.feed = replace(sheet.feed, row_orders={"balance": [0, 4, 6, 1, 7, 2, 5, 8, 3]})
     changes = {"algorithm__adv_estimator": "grpo", "algorithm__norm_adv_by_std_in_grpo": False}
-    yield from _differ("grpo", sheet.advantages(bench, folder, **changes), [2, -2, 0, 0, 0.5, -0.5, 0, 3, -3])
+    yield from differ("grpo", sheet.advantages(bench, folder, **changes), [2, -2, 0, 0, 0.5, -0.5, 0, 3, -3])
 
 
 def no_balance(bench: Bench, folder: Path) -> Check:  # noqa: ARG001
@@ -211,7 +122,7 @@ def padding_weighs_nothing(bench: Bench, folder: Path) -> Check:
     for mode in ("token-mean", "seq-mean-token-mean"):
         changes = {**sheet.config(), f"{ACTOR}.ppo_mini_batch_size": 4, f"{ACTOR}.loss_agg_mode": mode}
         series = sheet.update(bench, folder, changes)
-        yield from _differ(mode, [side["actor/pg_loss"] for side in series], [1.0, 0.0])
+        yield from differ(mode, [side["actor/pg_loss"] for side in series], [1.0, 0.0])
         if any(side["actor/grad_norm"][1] != 0 for side in series):
             yield f"{mode}: a mini-batch of padding has a gradient"
 
@@ -221,12 +132,12 @@ def outcome_behind_an_observation(bench: Bench, folder: Path) -> Check:
     sheet.feed = sheet.feed.with_columns(reward_baselines=torch.tensor([0.0]))
     for name in ("gae", "reinforce_plus_plus", "remax"):
         returns = sheet.column(bench, folder, "returns", sheet.config(algorithm__adv_estimator=name))
-        yield from _differ(name, returns, [1, 1, 1, 0, 0])
+        yield from differ(name, returns, [1, 1, 1, 0, 0])
 
 
 def seven_equal(bench: Bench, folder: Path) -> Check:
     sheet = Sheet([2] * 7, [(0, session, 0) for session in range(7)], scores=[3.3] * 7)
-    yield from _differ("grpo", sheet.advantages(bench, folder, algorithm__adv_estimator="grpo"), [0] * 14, within=0)
+    yield from differ("grpo", sheet.advantages(bench, folder, algorithm__adv_estimator="grpo"), [0] * 14, within=0)
 
 
 def columns_keep_their_rows(bench: Bench, folder: Path) -> Check:  # noqa: ARG001
@@ -263,15 +174,22 @@ def partitions_apart(bench: Bench, folder: Path) -> Check:  # noqa: ARG001
 FACTS: Sequence[Fact] = (
     Fact("1", "rejected tokens leave the denominator", rejected_tokens),
     Fact("2", "the horizon is the configured length", horizon),
+    Fact("3", "old reward keys are heard", loop_facts.old_reward_keys),
     Fact("4", "a session of several outputs counts once", several_outputs),
+    Fact("5", "PF-PPO draws whole rows", loop_facts.whole_rows_are_drawn),
     Fact("6", "remax and optimal_token_baseline have their inputs", inputs_of_estimators),
+    Fact("7", "768 requests have 768 seeds", loop_facts.seeds_of_any_chunking),
     Fact("8, 9", "columns keep their rows, equal or not", columns_keep_their_rows),
     Fact("10", "any split gives the same loss and gradient", any_split),
     Fact("11", "the row that is left is a group of one", one_row_left),
     Fact("12", "groups are by uid, in any order", interleaved_groups),
     Fact("13", "balance_batch=false is heard", no_balance),
+    Fact("14", "a prompt that never finishes is named", loop_facts.stuck_prompt),
+    Fact("15", "resumed at the end of an epoch", loop_facts.resumed_between_epochs),
     Fact("16", "dynamic micro-batches put rows back", own_places),
     Fact("17", "padding weighs nothing", padding_weighs_nothing),
+    Fact("18", "parts with other timings are put together", loop_facts.parts_with_other_timings),
+    Fact("19", "512 rows in 6 parts, 3 rows padded to 8", loop_facts.uneven_parts),
     Fact("20", "partitions are apart", partitions_apart),
     Fact("21", "an outcome behind an observation is not lost", outcome_behind_an_observation),
     Fact("22", "seven equal rewards give 0", seven_equal),

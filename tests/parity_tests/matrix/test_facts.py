@@ -1,0 +1,43 @@
+"""Cases with known right values: the list of them is whole, and those that need no trainer hold here and now."""
+
+import pytest
+
+from compat import meta_info
+from parity_tests.matrix import loop_facts
+from parity_tests.matrix.facts import FACTS
+from runtime.identity import PromptIdentity
+
+PURE = {"3", "7", "18", "19"}
+
+
+def check(number, folder):
+    (fact,) = (fact for fact in FACTS if fact.number == number)
+    return list(fact.check(None, folder))
+
+
+def test_every_case_of_the_list_has_a_row():
+    numbers = [int(number) for fact in FACTS for number in fact.number.split(", ")]
+    assert sorted(numbers) == list(range(1, 23))
+    assert numbers == sorted(numbers)
+
+
+@pytest.mark.parametrize("number", sorted(PURE))
+def test_what_needs_no_trainer_is_right(number, tmp_path):
+    assert check(number, tmp_path) == []
+
+
+def test_a_value_that_is_lost_is_told(monkeypatch, tmp_path):
+    monkeypatch.setattr(meta_info, "_collect", lambda values: values[0])
+    (told,) = check("18", tmp_path)
+    assert told.endswith("a value is lost")
+
+
+def test_seeds_that_repeat_are_told(monkeypatch, tmp_path):
+    monkeypatch.setattr(PromptIdentity, "request_seed", lambda self, session: self.row % 48 * 8 + session)
+    assert check("7", tmp_path)[0] == "384 seeds of 768 requests in 1 chunks"
+
+
+def test_keys_that_are_not_heard_are_told(monkeypatch, tmp_path):
+    right = loop_facts.load_config
+    monkeypatch.setattr(loop_facts, "load_config", lambda name, overrides: right(name, overrides[:1]))
+    assert len(check("3", tmp_path)) == 2
