@@ -13,6 +13,7 @@ from torch.utils.data import Dataset, Sampler
 from compat.data.loading import create_rl_dataset
 from compat.protocol import DataProto
 from compat.reward.helpers import compute_reward, extract_reward
+from compat.reward.rows import reward_columns
 from compat.single_controller.pools import ResourcePoolManager
 from compat.single_controller.ray_worker_group import RayWorkerGroup
 from compat.single_controller.roles import Role
@@ -214,7 +215,7 @@ class RayPPOTrainer(GenerationLogs, LegacyTrainer):
         As verl does, results that are not one a row are left out.
         """
         scores, infos = compute_reward(batch, reward_fn)
-        columns = {name: np.array(values) for name, values in infos.items() if len(values) == len(batch)}
+        columns = reward_columns(infos, len(batch))
         assert batch.batch is not None
         batch.batch["rm_scores"] = scores
         rows = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -85,6 +86,23 @@ def columns_of_infos(infos: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]
     """Dicts a row as lists a key, a row without the key left out, as verl collects them."""
     names = dict.fromkeys(name for info in infos for name in info)
     return {name: [info[name] for info in infos if name in info] for name in names}
+
+
+def reward_columns(results: Mapping[str, Any], num_rows: int) -> dict[str, np.ndarray]:
+    """What a reward function gave beside its scores, as the columns that verl's trainer makes of it: ``np.array``.
+
+    What is not one value a row is left out, such as a mean of all; rows of unequal shapes, on which verl fails, become
+    objects.
+    """
+    columns = {}
+    for name, values in results.items():
+        sized = isinstance(values, list | tuple) or (isinstance(values, np.ndarray | Tensor) and values.ndim > 0)
+        if sized and len(values) == num_rows:
+            try:
+                columns[name] = np.array(values)
+            except ValueError:
+                columns[name] = object_array(list(values))
+    return columns
 
 
 def infos_of_columns(columns: Mapping[str, Sequence[Any]], num_rows: int) -> list[dict[str, Any]]:

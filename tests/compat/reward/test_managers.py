@@ -13,7 +13,7 @@ from compat.reward import managers, registry, response_managers
 from compat.reward.adapters import BatchAdapter, call, per_batch, per_response
 from compat.reward.helpers import compute_reward, extract_reward, get_custom_reward_fn, load_reward_manager
 from compat.reward.loop_manager import migrate_legacy_reward_impl
-from compat.reward.rows import one_row
+from compat.reward.rows import one_row, reward_columns
 from runtime.arrays import object_array
 from runtime.errors import ConfigError, RewardError
 from runtime.identity import TrajectoryKey
@@ -318,3 +318,31 @@ def test_what_run_single_must_not_return_is_refused_with_the_row(returned, words
     adapter = per_response(Odd, config(), TOKENIZER, len, {})
     with pytest.raises(RewardError, match=rf"Odd returned .*a\.parquet row 3.*{words}"):
         asyncio.run(adapter.run_single(RewardItem([5], {}, where="a.parquet row 3")))
+
+
+def test_results_of_a_reward_function_become_columns():
+    results = {
+        "acc": [1.0, 0.0],
+        "pred": ("a", None),
+        "tensor": torch.tensor([1, 2]),
+        "vectors": [[1, 2], [3, 4]],
+        "ragged": [[1, 2], [3]],
+        "dicts": [{"a": 1}, {}],
+        "mean": 0.5,
+        "scalar": torch.tensor(1.0),
+        "text": "ab",
+        "short": [1],
+        "by name": {"a": 1, "b": 2},
+        "none": None,
+    }
+    columns = reward_columns(results, 2)
+    assert list(columns) == ["acc", "pred", "tensor", "vectors", "ragged", "dicts"]
+    assert {name: column.tolist() for name, column in columns.items()} == {
+        "acc": [1.0, 0.0],
+        "pred": ["a", None],
+        "tensor": [1, 2],
+        "vectors": [[1, 2], [3, 4]],
+        "ragged": [[1, 2], [3]],
+        "dicts": [{"a": 1}, {}],
+    }
+    assert all(len(column) == 2 for column in columns.values())
