@@ -1,7 +1,7 @@
 """Right values from incident reports as rows of the matrix: what both trainers must write, not only that they agree.
 
 Numbers are those of the project's list of cases. Those of single stages are here, those of the loop and of containers
-in ``loop_facts``.
+in ``loop_facts``, that of seeds in ``seed_facts``.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from parity_tests.matrix import loop_facts
 from parity_tests.matrix.axes import ACTOR, AXES, derived
 from parity_tests.matrix.cells import CellResult, Outcome
 from parity_tests.matrix.fact import Check, Fact, Sheet, differ
+from parity_tests.matrix.seed_facts import seeds_of_any_chunking
 from v1 import data_plane
 from v1.agent_loop import row_tags
 
@@ -178,7 +179,7 @@ FACTS: Sequence[Fact] = (
     Fact("4", "a session of several outputs counts once", several_outputs),
     Fact("5", "PF-PPO draws whole rows", loop_facts.whole_rows_are_drawn),
     Fact("6", "remax and optimal_token_baseline have their inputs", inputs_of_estimators),
-    Fact("7", "768 requests have 768 seeds", loop_facts.seeds_of_any_chunking),
+    Fact("7", "768 requests have 768 seeds", seeds_of_any_chunking),
     Fact("8, 9", "columns keep their rows, equal or not", columns_keep_their_rows),
     Fact("10", "any split gives the same loss and gradient", any_split),
     Fact("11", "the row that is left is a group of one", one_row_left),

@@ -70,21 +70,6 @@ def whole_rows_are_drawn(bench: Bench, folder: Path) -> Check:  # noqa: ARG001
         yield f"rows drawn: {draws}, expected the same twice, and one of them more than once"
 
 
-def seeds_of_any_chunking(bench: Bench, folder: Path) -> Check:  # noqa: ARG001
-    requests = [(row, session) for row in range(96) for session in range(8)]
-    for chunks in (1, 4, 7):
-        parts = (requests[start::chunks] for start in range(chunks))
-        seeds = {
-            (row, session): PromptIdentity(42, "train", 1, row).request_seed(session)
-            for part in parts
-            for row, session in part
-        }
-        if len(set(seeds.values())) != 768:
-            yield f"{len(set(seeds.values()))} seeds of 768 requests in {chunks} chunks"
-        if seeds != {place: PromptIdentity(42, "train", 1, place[0]).request_seed(place[1]) for place in requests}:
-            yield f"other seeds in {chunks} chunks"
-
-
 def stuck_prompt(bench: Bench, folder: Path) -> Check:
     """The reward of one prompt of two does not come: the step fails at its deadline and names the uid."""
     reward = _file(

@@ -5,7 +5,9 @@ import pytest
 from compat import meta_info
 from parity_tests.matrix import loop_facts
 from parity_tests.matrix.facts import FACTS
+from runtime.data.files import ROW_NUMBER
 from runtime.identity import PromptIdentity
+from runtime.trainer import prompts
 
 PURE = {"3", "7", "18", "19"}
 
@@ -33,8 +35,23 @@ def test_a_value_that_is_lost_is_told(monkeypatch, tmp_path):
 
 
 def test_seeds_that_repeat_are_told(monkeypatch, tmp_path):
-    monkeypatch.setattr(PromptIdentity, "request_seed", lambda self, session: self.row % 48 * 8 + session)
-    assert check("7", tmp_path)[0] == "384 seeds of 768 requests in 1 chunks"
+    monkeypatch.setattr(
+        PromptIdentity, "request_seed", lambda self, session, turn=0: self.row % 24 * 8 + session + turn
+    )
+    assert check("7", tmp_path)[0] == "legacy: 192 seeds of 768 requests in 1 chunks"
+
+
+def test_seeds_that_depend_on_the_place_in_a_chunk_are_told(monkeypatch, tmp_path):
+    right = prompts._samples
+
+    def numbered_by_place(batch):
+        return [{**row, ROW_NUMBER: place} for place, row in enumerate(right(batch))]
+
+    monkeypatch.setattr(prompts, "_samples", numbered_by_place)
+    assert [told.partition(": ")[2] for told in check("7", tmp_path)] == [
+        *["other seeds in 4 chunks"] * 2,
+        *["other seeds in 7 chunks"] * 2,
+    ]
 
 
 def test_keys_that_are_not_heard_are_told(monkeypatch, tmp_path):
