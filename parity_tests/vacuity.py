@@ -35,7 +35,7 @@ def _stages_not_run(capture: Capture) -> Iterator[str]:
     try:
         steps = config.trainer.total_training_steps or max(capture.index, default=0)
         names = configured_stages(config)
-        updating = [step for step in range(1, steps + 1) if updates_actor(config, step)]
+        updating = {step for step in range(1, steps + 1) if updates_actor(config, step)}
     except (OmegaConfBaseException, AttributeError, TypeError) as error:
         # Of another program, or made by hand: what differs is told all the same.
         reason = str(error).splitlines()[0]
