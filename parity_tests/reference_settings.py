@@ -47,9 +47,9 @@ def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
     _check(config, _COVERED | {"critic.enable": (None, with_critic)})
     if with_critic:
         _check(config, _COVERED_CRITIC | {"critic.model.path": (value_at(config, f"{_MODEL}.path"),)})
-    algorithm, actor = ("adv_estimator", "gamma", "lam", "norm_adv_by_std_in_grpo"), value_at(config, _ACTOR)
+    actor, estimator = value_at(config, _ACTOR), ("adv_estimator", "gamma", "lam", "norm_adv_by_std_in_grpo")
     return {
-        **{name: value_at(config, f"algorithm.{name}") for name in algorithm},
+        **{name: value_at(config, f"algorithm.{name}") for name in estimator},
         "temperature": value_at(config, "actor_rollout_ref.rollout.temperature"),
         "seed": value_at(config, "runtime.seed"),
         "actor": {

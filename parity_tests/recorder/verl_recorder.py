@@ -96,15 +96,15 @@ def _masks(tensors, order):
     """Which tokens exist, by level. Prompts are padded on the left, responses on the right."""
     exists, width = tensors["attention_mask"][order].bool().cpu(), tensors["responses"].shape[1]
     trained = tensors.get("response_mask", tensors.get("loss_mask", exists))[order][:, -width:].bool().cpu()
-    rows = torch.ones(len(order), dtype=torch.bool)
-    return {"sequence": exists, "prompt": exists[:, :-width], "response": exists[:, -width:], "row": rows, "": trained}
+    masks = {"sequence": exists, "prompt": exists[:, :-width], "response": exists[:, -width:], "trained": trained}
+    return {**masks, "row": torch.ones(len(order), dtype=torch.bool)}
 
 
 def _packed(name, column, masks, level):
     if column.dim() == 3:  # position ids of several axes: [B, k, S]
         column = column.transpose(1, 2)
     if name in GARBAGE:
-        column = column.masked_fill(~masks[""], 0)
+        column = column.masked_fill(~masks["trained"], 0)
     return (column.long() if name == "num_turns" else column)[masks[level]].clone()
 
 
