@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import _thread
 import logging
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -155,10 +157,17 @@ def registered_methods(worker_class: type) -> dict[str, dict[str, Any]]:
 
 
 def check_workers_alive(group: WorkerGroup, gap_time: float = 1) -> None:
-    """Return, with the main thread interrupted, as soon as a worker of ``group`` is dead."""
+    """Return, with the main thread interrupted, as soon as a worker of ``group`` is dead.
+
+    A process that ignores SIGINT, as one does that a shell started in the background (``nohup ... &``), is terminated.
+    """
     while _all_alive(group.all_workers, group.is_worker_alive):
         time.sleep(gap_time)
-    _thread.interrupt_main()
+    if callable(signal.getsignal(signal.SIGINT)):
+        _thread.interrupt_main()
+    else:
+        logger.error("SIGINT is ignored here, so that the driver cannot be interrupted: it is terminated")
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _all_alive(workers: Sequence[Any], is_alive: Callable[[Any], bool]) -> bool:

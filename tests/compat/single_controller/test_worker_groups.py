@@ -6,6 +6,9 @@ By value, cloudpickle takes ``self.config`` beside an import of ``torch.distribu
 """
 
 import os
+import signal
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -307,20 +310,42 @@ def test_a_dead_worker_is_named_with_its_group(pool):
     group.close()
 
 
-def test_the_aliveness_check_interrupts_a_driver_that_waits_for_something_else(rank):
+@pytest.fixture
+def interruptible():
+    """SIGINT as in the foreground: tests that a shell started in the background inherit that it is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_the_aliveness_check_interrupts_a_driver_that_waits_for_something_else(rank, interruptible):  # noqa: ARG001
     classes = {role: RayClassWithInitArgs(CLASSES.Critic) for role in ("critic", "second")}
     group = RayWorkerGroup(rank, create_colocated_worker_cls(classes))
     ray.kill(group.spawn(["second"])["second"].workers[0])
     never = ray.remote(lambda: __import__("time").sleep(600)).remote()
 
     def driver():
-        # Nothing of Ray's runs in between, where an interrupt can meet a finalizer and be dropped.
         group.start_worker_aliveness_check(every_n_seconds=0.05)
         ray.get(never)
 
     with pytest.raises(KeyboardInterrupt):
         driver()
     ray.cancel(never, force=True)
+
+
+def test_a_driver_in_the_background_which_ignores_interrupts_is_terminated():
+    script = (
+        "import signal, threading, time\n"
+        "from types import SimpleNamespace\n"
+        "from compat.single_controller.worker_group import check_workers_alive\n"
+        "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "group = SimpleNamespace(all_workers=['dead'], is_worker_alive=lambda _: False)\n"
+        "threading.Thread(target=check_workers_alive, args=(group,), daemon=True).start()\n"
+        "time.sleep(60)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=50)
+    assert ended.returncode == -signal.SIGTERM, ended.stderr
+    assert "SIGINT is ignored here" in ended.stderr
 
 
 def test_async_methods_other_classes_and_the_environment_of_a_recipe(pool):
