@@ -67,10 +67,15 @@ def chosen_cells(full: bool, sample: int | None, seed: int) -> Iterator[Cell]:
     yield from (_cell_at(number) if full else pruned[number] for number in numbers)
 
 
-def run_cells(bench: Bench, cells: Iterable[Cell], directory: Path, seed: int = 0) -> Iterator[CellResult]:
-    """The results one by one. Captures of cells that diverged stay below ``directory``."""
-    for number, cell in enumerate(cells):
+def run_cells(bench: Bench, cells: Iterable[tuple[int, Cell]], directory: Path, seed: int = 0) -> Iterator[CellResult]:
+    """The results one by one, of numbered cells. Captures of those that diverged stay below ``directory``."""
+    for number, cell in cells:
         yield run_cell(bench, cell, directory / f"cell-{number}", seed + number)
+
+
+def name_of(cell: Cell) -> str:
+    """The values of ``cell``, as reports name it."""
+    return "/".join(cell.values())
 
 
 def run_cell(bench: Bench, cell: Cell, directory: Path, seed: int) -> CellResult:
@@ -79,7 +84,7 @@ def run_cell(bench: Bench, cell: Cell, directory: Path, seed: int) -> CellResult
     outcome, detail = _judge(bench, cell, directory, seed)
     if outcome is not Outcome.DIVERGED:
         shutil.rmtree(directory, ignore_errors=True)
-    return CellResult("/".join(cell.values()), cell, seed, outcome, detail, time.perf_counter() - started)
+    return CellResult(name_of(cell), cell, seed, outcome, detail, time.perf_counter() - started)
 
 
 def counts(results: Sequence[CellResult]) -> dict[str, int]:

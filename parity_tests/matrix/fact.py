@@ -27,6 +27,11 @@ class Fact:
     name: str
     check: Callable[[Bench, Path], Check]
 
+    @property
+    def title(self) -> str:
+        """``case 7: 768 requests have 768 seeds``, as reports name it."""
+        return f"case {self.number}: {self.name}"
+
 
 class Sheet:
     """Rows given by hand, fed to stages of both trainers."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from parity_tests.matrix.axes import ACTOR, AXES, derived
 from parity_tests.matrix.cells import CellResult, Outcome
 from parity_tests.matrix.fact import Check, Fact, Sheet, differ
 from parity_tests.matrix.seed_facts import seeds_of_any_chunking
+from runtime.errors import VerliftError
 from v1 import data_plane
 from v1.agent_loop import row_tags
 
@@ -197,14 +198,13 @@ FACTS: Sequence[Fact] = (
 )
 
 
-def run_facts(bench: Bench, directory: Path) -> Iterator[CellResult]:
+def run_facts(bench: Bench, facts: Iterable[Fact], directory: Path) -> Iterator[CellResult]:
     """The result of each case."""
-    for fact in FACTS:
+    for fact in facts:
         started = time.perf_counter()
         try:
             wrong = list(fact.check(bench, directory / f"fact-{fact.number}"))
-        except AssertionError as error:
-            wrong = [str(error)]
+        except (AssertionError, VerliftError) as error:
+            wrong = [f"{type(error).__name__}: {error}"]
         outcome = Outcome.DIVERGED if wrong else Outcome.PASSED
-        seconds = time.perf_counter() - started
-        yield CellResult(f"case {fact.number}: {fact.name}", {}, 0, outcome, "; ".join(wrong), seconds)
+        yield CellResult(fact.title, {}, 0, outcome, "; ".join(wrong), time.perf_counter() - started)

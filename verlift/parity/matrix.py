@@ -16,6 +16,9 @@ from verlift.parity.app import Verbose, app, guarded
 def matrix(
     full: Annotated[bool, typer.Option("--full", help="The full product instead of the pairs; see --sample.")] = False,
     sample: Annotated[int | None, typer.Option(min=1, help="Only so many cells, drawn by the seed.")] = None,
+    names: Annotated[
+        list[str] | None, typer.Option("--names", help='Only cases and cells whose name holds this, such as "case".')
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of the choice of cells and of their batches.")] = 0,
     out: Annotated[
         Path | None, typer.Option(help="Folder for report.json and diverged cells.", show_default="runs/matrix-TIME")
@@ -33,15 +36,24 @@ def matrix(
 
         set_worker_env()
         from parity_tests.isolated import Bench
-        from parity_tests.matrix.cells import Outcome, chosen_cells, counts, run_cells
-        from parity_tests.matrix.facts import run_facts
+        from parity_tests.matrix.cells import Outcome, chosen_cells, counts, name_of, run_cells
+        from parity_tests.matrix.facts import FACTS, run_facts
         from parity_tests.matrix.report import last_line, told, write_report
+        from runtime.errors import ConfigError
+
+        def wanted(name: str) -> bool:
+            return not names or any(part in name for part in names)
 
         directory = out or Path("runs") / f"matrix-{datetime.now():%Y%m%d-%H%M%S}"
+        facts = [fact for fact in FACTS if wanted(fact.title)]
+        # A cell keeps the number, and with it the seed, that it has among all of them.
+        cells = ((at, cell) for at, cell in enumerate(chosen_cells(full, sample, seed)) if wanted(name_of(cell)))
         with Bench() as bench:
-            cells = chosen_cells(full, sample, seed)
-            results = told(chain(run_facts(bench, directory), run_cells(bench, cells, directory, seed)), verbose)
-        write_report(results, directory / "report.json", full=full, sample=sample, seed=seed)
+            found = chain(run_facts(bench, facts, directory), run_cells(bench, cells, directory, seed))
+            results = told(found, verbose)
+        if not results:
+            raise ConfigError(f"--names {' '.join(names or ())} is in the name of no case and of no cell")
+        write_report(results, directory / "report.json", full=full, sample=sample, names=names, seed=seed)
         print(last_line(counts(results)))
         return 1 if counts(results)[Outcome.DIVERGED] else 0
 
