@@ -21,7 +21,7 @@ from parity_tests.matrix.axes import ACTOR, AXES, derived
 from parity_tests.matrix.cells import CellResult, Outcome
 from parity_tests.matrix.fact import Check, Fact, Sheet, differ
 from parity_tests.matrix.seed_facts import seeds_of_any_chunking
-from runtime.errors import VerliftError
+from runtime.errors import ResourceError
 from v1 import data_plane
 from v1.agent_loop import row_tags
 
@@ -199,12 +199,14 @@ FACTS: Sequence[Fact] = (
 
 
 def run_facts(bench: Bench, facts: Iterable[Fact], directory: Path) -> Iterator[CellResult]:
-    """The result of each case."""
+    """The result of each case. What else is raised than by an assertion, such as for want of CPUs, is no verdict."""
     for fact in facts:
         started = time.perf_counter()
         try:
             wrong = list(fact.check(bench, directory / f"fact-{fact.number}"))
-        except (AssertionError, VerliftError) as error:
-            wrong = [f"{type(error).__name__}: {error}"]
+        except ResourceError:  # some of which are assertions, as in verl
+            raise
+        except AssertionError as error:
+            wrong = [str(error)]
         outcome = Outcome.DIVERGED if wrong else Outcome.PASSED
         yield CellResult(fact.title, {}, 0, outcome, "; ".join(wrong), time.perf_counter() - started)

@@ -34,6 +34,12 @@ def test_a_value_that_is_lost_is_told(monkeypatch, tmp_path):
     assert told.endswith("a value is lost")
 
 
+def test_a_refusal_of_timings_is_told(monkeypatch, tmp_path):
+    monkeypatch.setattr(meta_info, "_is_measurement", lambda key: key is None)
+    (told,) = check("18", tmp_path)
+    assert told.startswith("meta_info 'timing' is {'generate': 0.25} in part 0 and {'generate': 1.25} in part 1")
+
+
 def test_seeds_that_repeat_are_told(monkeypatch, tmp_path):
     monkeypatch.setattr(
         PromptIdentity, "request_seed", lambda self, session, turn=0: self.row % 24 * 8 + session + turn

@@ -6,12 +6,13 @@ from contextlib import nullcontext
 import pytest
 from typer.testing import CliRunner
 
+from compat.single_controller.errors import ResourcePoolError
 from parity_tests import isolated
 from parity_tests.matrix import facts
 from parity_tests.matrix.cells import Outcome
 from parity_tests.matrix.fact import Fact
 from runtime import environment
-from runtime.errors import RolloutError
+from runtime.errors import ResourceError, RolloutError
 from verlift.parity.app import app
 
 
@@ -40,13 +41,28 @@ def test_a_name_of_nothing_is_no_pass(matrix):
     assert "--names case 99 is in the name of no case and of no cell" in ran.stderr
 
 
-def test_a_case_whose_trainer_refuses_has_diverged_and_the_others_go_on(tmp_path):
-    def refused(*_):
-        raise RolloutError("no such uid")
+def raising(error):
+    def check(*_):
+        raise error
         yield
 
-    found = list(
-        facts.run_facts(None, [Fact("0", "refused", refused), Fact("1", "right", lambda *_: iter(()))], tmp_path)
-    )
-    assert [result.outcome for result in found] == [Outcome.DIVERGED, Outcome.PASSED]
-    assert found[0].detail == "RolloutError: no such uid"
+    return Fact("0", "raises", check)
+
+
+RIGHT = Fact("1", "right", lambda *_: iter(()))
+
+
+def test_a_case_in_which_the_trainers_differ_has_diverged_and_the_others_go_on(tmp_path):
+    found = list(facts.run_facts(None, [raising(AssertionError("they differ")), RIGHT], tmp_path))
+    assert [(result.outcome, result.detail) for result in found] == [
+        (Outcome.DIVERGED, "they differ"),
+        (Outcome.PASSED, ""),
+    ]
+
+
+@pytest.mark.parametrize("error", [ResourceError("no CPUs"), ResourcePoolError("no CPUs"), RolloutError("no answer")])
+def test_what_could_not_run_is_no_divergence(error, matrix, monkeypatch):
+    monkeypatch.setattr(facts, "FACTS", [raising(error), RIGHT])
+    ran = matrix("--names", "case")
+    assert ran.exit_code == 2
+    assert f"COULD NOT RUN: {error}" in ran.stderr
