@@ -54,7 +54,7 @@ True
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self, TypeVar, cast
@@ -101,6 +101,7 @@ __all__ = [
     "DataProtoFuture",
     "DataProtoItem",
     "collate_fn",
+    "dataprotoitem_to_dataproto",
     "deserialize_single_tensor",
     "deserialize_tensordict",
     "fold_batch_dim",
@@ -187,11 +188,11 @@ class DataProto(ColumnOperations):
         num_batch_dims: int = 1,
         auto_padding: bool = False,
     ) -> Self:
-        """Build from tensors ``[B, ...]`` and arrays or lists of B objects; a list becomes ``[B]`` of dtype object."""
-        arrays = {
-            key: value if isinstance(value, np.ndarray) else object_array(list(value))
-            for key, value in (non_tensors or {}).items()
-        }
+        """Build from tensors ``[B, ...]`` and arrays or lists of B objects; a list becomes ``[B]`` of dtype object.
+
+        Raises ``ColumnTypeError`` for a text, a dict or a single value where B objects belong.
+        """
+        arrays = {key: _objects(key, value) for key, value in (non_tensors or {}).items()}
         if auto_padding:
             meta_info = {**(meta_info or {}), DataProtoConfig.auto_padding_key: True}
         batch = tensor_batch(tensors, num_batch_dims) if tensors else None
@@ -327,6 +328,29 @@ def collate_fn(x: Sequence[DataProtoItem]) -> DataProto:
     objects = list_of_dict_to_dict_of_list([item.non_tensor_batch for item in x])
     batch = cast(TensorDict, torch.stack(tensors)).contiguous() if tensors else None
     return DataProto(batch, {key: stack_objects(values) for key, values in objects.items()})
+
+
+def dataprotoitem_to_dataproto(item: DataProtoItem | DataProto) -> DataProto:
+    """Rows chosen by index as a batch, which they are already.
+
+    Up to verl 0.3 ``batch[indices]`` gave a ``DataProtoItem``, to be converted. One row becomes a batch of one.
+    """
+    if isinstance(item, DataProto):
+        return item
+    batch = collate_fn([item])
+    batch.meta_info = item.meta_info
+    return batch
+
+
+def _objects(key: str, values: Any) -> np.ndarray:
+    if isinstance(values, np.ndarray):
+        return values
+    # Letters of a text and keys of a dict would pass as rows where their number happens to be B.
+    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
+        raise ColumnTypeError(
+            f"non_tensor {key!r} is a {type(values).__name__}; it must be an array or list of B objects"
+        )
+    return object_array(list(values))
 
 
 def _concat_arrays(key: str, parts: list[np.ndarray]) -> np.ndarray:

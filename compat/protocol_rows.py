@@ -69,7 +69,7 @@ class RowOperations(ABC):
             raise DataProtoError(
                 f"repeat_times must be a list, tuple, array or tensor, got {type(repeat_times).__name__}"
             )
-        times = torch.as_tensor(repeat_times).cpu()
+        times = torch.as_tensor(np.array(repeat_times) if isinstance(repeat_times, np.ndarray) else repeat_times).cpu()
         if times.shape != (len(self),):
             raise DataProtoError(
                 f"repeat_times must have one entry a row: got {tuple(times.shape)} for {len(self)} rows"

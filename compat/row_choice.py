@@ -46,7 +46,8 @@ def row_indices(indices: Indices, num_rows: int) -> Tensor:
     Raises ``IndexError`` naming index and row count, ``DataProtoError`` for a mask of another length,
     ``ColumnTypeError`` for other types.
     """
-    rows = torch.as_tensor(indices).detach().cpu()
+    # torch takes no array with a negative stride, which np.argsort(...)[::-1] has.
+    rows = torch.as_tensor(np.ascontiguousarray(indices) if isinstance(indices, np.ndarray) else indices).detach().cpu()
     if rows.dim() != 1 or (rows.numel() and (rows.is_floating_point() or rows.is_complex())):
         raise ColumnTypeError(f"row indices must be integers or booleans [B], got {rows.dtype} {tuple(rows.shape)}")
     if rows.dtype == torch.bool:

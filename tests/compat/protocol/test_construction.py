@@ -10,6 +10,7 @@ from compat.errors import (
 )
 from compat.protocol import (
     DataProto,
+    dataprotoitem_to_dataproto,
 )
 from runtime.errors import BatchSizeError
 
@@ -18,7 +19,7 @@ def test_from_single_dict_sorts_by_type():
     data = DataProto.from_single_dict({"ids": torch.zeros(2, 3), "uid": np.array(["a", "b"], dtype=object)})
     assert list(data.batch.keys()) == ["ids"]
     assert list(data.non_tensor_batch) == ["uid"]
-    with pytest.raises(ColumnTypeError, match="'uid' is a list"):
+    with pytest.raises(ColumnTypeError, match=r"'uid' is a list"):
         DataProto.from_single_dict({"uid": ["a", "b"]})
 
 
@@ -26,6 +27,21 @@ def test_lists_become_one_object_a_row_even_when_equally_long():
     data = DataProto.from_dict(non_tensors={"messages": [[1, 2], [3, 4]]})
     assert data.non_tensor_batch["messages"].shape == (2,)
     assert data.non_tensor_batch["messages"][1] == [3, 4]
+
+
+@pytest.mark.parametrize("column", ["ab", {"a": 1, "b": 2}, b"ab", 5, None])
+def test_what_is_no_list_is_not_taken_apart_into_rows(column):
+    with pytest.raises(ColumnTypeError, match=r"'uid' is a .*list of B objects"):
+        DataProto.from_dict({"ids": torch.zeros(2)}, {"uid": column})
+
+
+def test_rows_chosen_by_index_need_no_conversion(make, numbers):
+    """What verl up to 0.3 gave for them did."""
+    data = make(4)
+    assert numbers(dataprotoitem_to_dataproto(data[[2, 0]])) == [2, 0]
+    one = dataprotoitem_to_dataproto(data[3])
+    assert numbers(one) == [3]
+    assert one.meta_info is data.meta_info
 
 
 def test_length_comes_from_any_namespace():

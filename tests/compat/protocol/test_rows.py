@@ -63,6 +63,17 @@ def test_bad_indices_are_named(make):
         data["advantages"]
 
 
+def test_an_array_may_run_backwards(make, numbers):
+    """As ``np.argsort(scores)[::-1]`` does, which torch refuses."""
+    backwards = np.arange(4)[::-1]
+    assert numbers(make(4)[backwards]) == [3, 2, 1, 0]
+    assert numbers(make(4)[np.array([True, True, False, True])[::-1]]) == [0, 2, 3]
+    assert numbers(make(4).sample_level_repeat(backwards)) == [0, 0, 0, 1, 1, 2]
+    data = make(4)
+    data.reorder(backwards)
+    assert numbers(data) == [3, 2, 1, 0]
+
+
 def test_repeat_gives_a_new_batch_in_either_order(make, numbers):
     data = make(2)
     assert numbers(data.repeat(3)) == [0, 0, 0, 1, 1, 1]
