@@ -33,10 +33,9 @@ def padded_estimator(entry: Entry[Any]) -> Callable[..., tuple[Tensor, Tensor]]:
     """``(token_level_rewards, response_mask, index, config, ...) -> (advantages, returns)`` of one of the core's.
 
     More keywords: columns (``values``, ``reward_baselines``, ...) and settings that go before those of ``config``
-    (``gamma``, ``lam``); ``norm_adv_by_std_in_grpo`` is a keyword alone, and true unless given, as in verl. Each row
-    counts as a session of its own. Results have the dtype of the rewards, float32 for
-    integers. Raises ``TypeError`` for a keyword that no
-    estimator of verl has.
+    (``gamma``, ``lam``); ``norm_adv_by_std_in_grpo`` is a keyword alone, and true unless given, as in verl; grpo_passk
+    reads it off ``config``, where there is one. Each row counts as a session of its own. Results have the dtype of the
+    rewards, float32 for integers. Raises ``TypeError`` for a keyword that no estimator of verl has.
     """
 
     @torch.no_grad()
@@ -48,6 +47,8 @@ def padded_estimator(entry: Entry[Any]) -> Callable[..., tuple[Tensor, Tensor]]:
             raise TypeError(f"advantage estimator {entry.name!r} needs index, the uid of each row")
         # In verl the config does not say whether to divide by the std: whoever calls the function does.
         given = {"norm_adv_by_std_in_grpo": True, **{name: more[name] for name in more.keys() & _SETTINGS}}
+        if entry.name == "grpo_passk" and config is not None:  # but here the config alone does
+            given["norm_adv_by_std_in_grpo"] = ConfigView(config).get("norm_adv_by_std_in_grpo", True)
         settings = settings_from(config, AdvantageConfig(), **given)
         segments, mask = as_packed(response_mask)
         columns: dict[str, Any] = {

@@ -80,8 +80,6 @@ def _built_in(name: str, data: DataProto, settings: dict[str, Any], config: Any)
     wanted = ("token_level_rewards", "response_mask", "index", "config", *BUILT_IN_ARGUMENTS.get(name, ()))
     if config is None:
         wanted += ("gamma",)
-    elif name == "grpo_passk":
-        there["norm_adv_by_std_in_grpo"] = ConfigView(config).get("norm_adv_by_std_in_grpo", True)
     for need in ("token_level_rewards", *(("values",) if name == "gae" else ())):
         column(data, need)
     return {key: there[key] for key in wanted if key in there}

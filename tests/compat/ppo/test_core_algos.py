@@ -34,6 +34,18 @@ def test_estimators_by_the_names_of_every_version():
         core_algos.compute_grpo_outcome_advantage(REWARDS, MASK, UIDS, 1e-6, True, None, 7)
 
 
+def test_pass_at_k_reads_off_the_config_whether_to_divide_by_the_std():
+    uids = np.array(["a", "a", "a"], dtype=object)
+    by_config = {
+        divide: core_algos.compute_grpo_passk_outcome_advantage(
+            REWARDS, MASK, uids, config=OmegaConf.create({"norm_adv_by_std_in_grpo": divide})
+        )[0][2, 0].item()
+        for divide in (True, False)
+    }
+    assert by_config[False] == 2.0
+    assert by_config[True] == pytest.approx(2 / (7 / 3) ** 0.5, rel=1e-5)
+
+
 def test_token_level_estimators_in_their_old_forms():
     values = torch.zeros_like(REWARDS)
     _, returns = core_algos.compute_gae_advantage_return(REWARDS, values, MASK, torch.tensor(0.5), torch.tensor(1.0))
