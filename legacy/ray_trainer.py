@@ -12,6 +12,7 @@ from torch.utils.data import Dataset, Sampler
 
 from compat.data.loading import create_rl_dataset
 from compat.protocol import DataProto
+from compat.reward.adapters import token_rewards
 from compat.reward.helpers import compute_reward, extract_reward
 from compat.reward.rows import reward_columns
 from compat.single_controller.pools import ResourcePoolManager
@@ -212,12 +213,13 @@ class RayPPOTrainer(GenerationLogs, LegacyTrainer):
     def _scored(self, batch: DataProto, reward_fn: Callable[..., Any]) -> DataProto:
         """``batch`` with ``rm_scores`` and the function's other results; those win over a column of their name.
 
-        As verl does, results that are not one a row are left out.
+        As verl does, results that are not one a row are left out. RewardError where it gives no ``[B, R]``.
         """
         scores, infos = compute_reward(batch, reward_fn)
         columns = reward_columns(infos, len(batch))
         assert batch.batch is not None
-        batch.batch["rm_scores"] = scores
+        name = f"reward function {getattr(reward_fn, '__qualname__', type(reward_fn).__qualname__)}"
+        batch.batch["rm_scores"] = token_rewards(scores, batch, name)
         rows = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
         batch.non_tensor_batch.update({**columns, "reward_extra_info": object_array(list(rows) or [{}] * len(batch))})
         batch.meta_info["reward_extra_keys"] = list(columns)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from omegaconf import DictConfig
 from torch import Tensor
@@ -139,10 +140,7 @@ class BatchAdapter(BatchRewardManager):
             infos = infos_of_columns(extra_info, len(batch))
         except Exception as error:
             raise RewardError(f"{name} raised {type(error).__name__}: {error}") from error
-        if not isinstance(tensor, Tensor) or tensor.shape != data.batch["responses"].shape:  # type: ignore[index]
-            shape = tuple(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
-            raise RewardError(f"{name} returned {shape}, expected {(len(batch), self.widths[1])}, a reward a token")
-        scores = tensor.detach().to("cpu", torch.float32)
+        scores = token_rewards(tensor, data, name).to("cpu", torch.float32)
         lost = (scores != 0) & (data.batch["attention_mask"][:, -self.widths[1] :] == 0)  # type: ignore[index]
         if bool(lost.any()):
             row = int(lost.any(1).nonzero()[0])
@@ -154,15 +152,34 @@ class BatchAdapter(BatchRewardManager):
 def call(manager: Any, data: DataProto) -> tuple[Any, dict[str, Any]]:
     """``reward_tensor`` and ``reward_extra_info`` that ``manager(data)`` returns, in whichever form it does.
 
-    The first managers had no ``return_dict`` and returned the tensor alone.
+    The first managers had no ``return_dict`` and returned the tensor alone; some return it beside the dict.
     """
     takes_form = Signature.of(manager).accepts("return_dict")
     returned = manager(data, return_dict=True) if takes_form else manager(data)
+    if isinstance(returned, tuple) and len(returned) == 2:
+        returned = {"reward_tensor": returned[0], "reward_extra_info": returned[1]}
     if not isinstance(returned, Mapping):
         return returned, {}
     if "reward_tensor" not in returned:
         raise DataProtoError(f"a reward manager returned a dict with {sorted(returned)}, without 'reward_tensor'")
-    return returned["reward_tensor"], dict(returned.get("reward_extra_info") or {})
+    info = returned.get("reward_extra_info") or {}
+    if not isinstance(info, Mapping):
+        raise DataProtoError(
+            f"reward_extra_info of a reward manager is a {type(info).__name__}; "
+            "it must be a dict of lists, one value a row"
+        )
+    return returned["reward_tensor"], dict(info)
+
+
+def token_rewards(returned: Any, data: DataProto, name: str) -> Tensor:
+    """``returned`` as rewards ``[B, R]`` of ``data``'s responses. Else RewardError tells ``name`` and what it gave."""
+    rewards = torch.from_numpy(returned) if isinstance(returned, np.ndarray) else returned
+    wanted = tuple(data.batch["responses"].shape)  # type: ignore[index]
+    if not isinstance(rewards, Tensor) or rewards.shape != wanted:
+        gave = tuple(rewards.shape) if isinstance(rewards, Tensor) else type(rewards).__name__
+        raise RewardError(f"{name} returned {gave}, expected {wanted}, a reward a token")
+    rewards = rewards.detach()
+    return rewards if rewards.is_floating_point() else rewards.float()
 
 
 def pad_token_id(tokenizer: Any) -> int:

@@ -96,7 +96,8 @@ def reward_columns(results: Mapping[str, Any], num_rows: int) -> dict[str, np.nd
     """
     columns = {}
     for name, values in results.items():
-        sized = isinstance(values, list | tuple) or (isinstance(values, np.ndarray | Tensor) and values.ndim > 0)
+        is_array = isinstance(values, np.ndarray | Tensor)
+        sized = values.ndim > 0 if is_array else isinstance(values, Sequence) and not isinstance(values, str | bytes)
         if sized and len(values) == num_rows:
             try:
                 columns[name] = np.array(values)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
+import numpy as np
 import pytest
 import torch
 from omegaconf import OmegaConf
 
 from compat.protocol import DataProto
 from compat.reward import managers, registry, response_managers
-from compat.reward.adapters import BatchAdapter, call, per_batch, per_response
+from compat.reward.adapters import BatchAdapter, call, per_batch, per_response, token_rewards
 from compat.reward.helpers import compute_reward, extract_reward, get_custom_reward_fn, load_reward_manager
 from compat.reward.loop_manager import migrate_legacy_reward_impl
 from compat.reward.rows import one_row, reward_columns
@@ -235,6 +236,8 @@ def test_a_manager_of_batches_scores_the_last_output_of_each_session_for_all_of_
         (lambda data: torch.ones(len(data), WIDTH - 1), r"returned \(2, 5\), expected \(2, 6\)"),
         (lambda data: torch.ones(len(data), WIDTH), "u_0_1 behind its last response token"),
         (lambda _: None, "returned NoneType"),
+        (lambda data: [1.0] * len(data), r"returned list, expected \(2, 6\)"),
+        (lambda data: outcome(data) | {"reward_extra_info": [{"acc": 1}] * 2}, "reward_extra_info .* is a list"),
         (lambda _: {"reward": 1}, "without 'reward_tensor'"),
         (lambda data: outcome(data) | {"reward_extra_info": {"n": [1]}}, r"'n'\] has 1 values for 2 rows"),
         (lambda data: data.batch["nothing"], "Counting raised KeyError"),
@@ -332,11 +335,12 @@ def test_results_of_a_reward_function_become_columns():
         "scalar": torch.tensor(1.0),
         "text": "ab",
         "short": [1],
+        "range": range(2),
         "by name": {"a": 1, "b": 2},
         "none": None,
     }
     columns = reward_columns(results, 2)
-    assert list(columns) == ["acc", "pred", "tensor", "vectors", "ragged", "dicts"]
+    assert list(columns) == ["acc", "pred", "tensor", "vectors", "ragged", "dicts", "range"]
     assert {name: column.tolist() for name, column in columns.items()} == {
         "acc": [1.0, 0.0],
         "pred": ["a", None],
@@ -344,5 +348,22 @@ def test_results_of_a_reward_function_become_columns():
         "vectors": [[1, 2], [3, 4]],
         "ragged": [[1, 2], [3]],
         "dicts": [{"a": 1}, {}],
+        "range": [0, 1],
     }
     assert all(len(column) == 2 for column in columns.values())
+
+
+@pytest.mark.parametrize(
+    "returned", [torch.tensor([[0, 1]]), torch.tensor([[0.0, 1.0]]).requires_grad_(), np.array([[0.0, 1.0]])]
+)
+def test_rewards_of_any_kind_of_number_become_a_tensor_without_a_graph(returned):
+    data = DataProto.from_dict({"responses": torch.ones(1, 2, dtype=torch.int64)})
+    rewards = token_rewards(returned, data, "it")
+    assert rewards.is_floating_point()
+    assert not rewards.requires_grad
+    assert rewards.tolist() == [[0.0, 1.0]]
+
+
+def test_the_tensor_may_stand_beside_the_dict():
+    data = DataProto.from_dict({"responses": torch.ones(1, 2, dtype=torch.int64)})
+    assert compute_reward(data, lambda _: ("the tensor", {"acc": [1]})) == ("the tensor", {"acc": [1]})
