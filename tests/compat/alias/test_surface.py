@@ -53,3 +53,12 @@ def test_each_refusal_is_told_and_names_a_way_out(module):
             import_name(module, row.name)
         assert row.note in str(refused.value)
         assert len(row.note.split()) > 5
+
+
+def test_a_star_brings_what_old_trainers_imported_themselves():
+    """Recipes that begin with ``from verl.trainer.ppo.ray_trainer import *`` use numpy and the like by it."""
+    names = {
+        module: set(table().served_names(f"verl.trainer.ppo.{module}")) for module in ("ray_trainer", "core_algos")
+    }
+    assert {"np", "torch", "defaultdict", "OmegaConf", "uuid", "deepcopy", "tqdm", "ray"} <= names["ray_trainer"]
+    assert {"np", "torch", "defaultdict"} <= names["core_algos"]
