@@ -85,7 +85,9 @@ def load_extern_object(module_path: str, object_name: str) -> Any:
     return load_object(_dotted(module_path), object_name, ConfigError)
 
 
-load_extern_type = load_extern_object
+def load_extern_type(file_path: str, type_name: str) -> Any:
+    """``load_extern_object`` under the names that its parameters had first."""
+    return load_extern_object(file_path, type_name)
 
 
 def load_class_from_fqn(fqn: str, description: str = "class") -> type:

@@ -16,7 +16,9 @@ def is_ipv6(ip_str: str) -> bool:
     return _is_address(ipaddress.IPv6Address, ip_str)
 
 
-is_valid_ipv6_address = is_ipv6
+def is_valid_ipv6_address(address: str) -> bool:
+    """``is_ipv6`` under the name that its parameter had first."""
+    return is_ipv6(address)
 
 
 def _is_address(kind: type[ipaddress.IPv4Address] | type[ipaddress.IPv6Address], text: str) -> bool:

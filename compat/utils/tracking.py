@@ -44,7 +44,7 @@ class Tracking:
         only = {backend} if isinstance(backend, str) else backend
         for name, target in self.logger.items():
             if only is None or name in only:
-                target.log(numbers, step)
+                target.log(numbers, int(step))  # not every backend takes a number of numpy's
 
     def finish(self, exit_code: int = 0) -> None:  # noqa: ARG002  (of W&B's own)
         """Close every backend; a second call does nothing."""

@@ -127,7 +127,7 @@ def test_tracking_writes_where_the_config_says(tmp_path, capsys):
     config = OmegaConf.create({"trainer": {"default_local_dir": str(tmp_path)}})
     run = tracking.Tracking("p", "e", ["console", "file", "tensorboard"], config)
     assert list(run.logger) == ["console", "jsonl", "tensorboard"]
-    run.log({"actor/loss": np.float32(0.5), "note": "text", "n": torch.tensor(2)}, step=3)
+    run.log({"actor/loss": np.float32(0.5), "note": "text", "n": torch.tensor(2)}, step=np.int64(3))
     run.log({"only": 1}, step=4, backend="jsonl")
     run.finish()
     run.finish()
@@ -252,7 +252,9 @@ def test_the_device_is_one_story():
 def test_objects_by_file_and_name(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text("class Loss: pass\n")
-    assert import_utils.load_extern_type(str(file), "Loss") is import_utils.load_extern_object(str(file), "Loss")
+    assert import_utils.load_extern_type(file_path=str(file), type_name="Loss") is import_utils.load_extern_object(
+        str(file), "Loss"
+    )
     assert import_utils.load_module(str(file), "mine_by_name").Loss is import_utils.load_extern_object(
         str(file), "Loss"
     )
