@@ -19,6 +19,8 @@ from torch import Tensor
 
 from compat import tensordict_rows as _tensordict_rows  # noqa: F401  (registers TensorDict with runtime.containers)
 from compat.futures import DataProtoFuture
+from compat.ppo.columns import ensure_response_mask
+from compat.protocol import DataProto
 from compat.single_controller.dispatch import PADDING_SIZE_KEY, dispatch_one_to_all, materialize_futures
 from compat.single_controller.errors import WorkerGroupError
 from compat.tensordict_utils import get
@@ -71,7 +73,7 @@ def update_dispatch(group: Any, data: Any, **keywords: Any) -> tuple[tuple[Any, 
     """One shard a rank; a last mini-batch that is too small is filled up with rows of mask 0, which weigh nothing."""
     ((data,), keywords) = materialize_futures(data, **keywords)
     rows = plan_of(data, configured_plan(_settings(group))).mini_batch_rows
-    data = with_silent_rows(data, rows)
+    data = with_silent_rows(with_response_mask(data), rows)
     _, to_all = dispatch_one_to_all(group, **keywords)
     return (_shards(group, data, rows),), to_all
 
@@ -93,6 +95,19 @@ def padded(data: Any, multiple: int) -> tuple[Any, int]:
     count = -len(data) % multiple
     rows = torch.arange(len(data) + count) % len(data) if count else torch.arange(0)
     return (containers.select_rows(data, rows), count) if count else (data, 0)
+
+
+def with_response_mask(data: Any) -> Any:
+    """``data``, or for a ``DataProto`` without ``response_mask``, as up to verl 0.3, a batch that has it.
+
+    A ``loss_mask``, as of recipes with tools up to 0.4, goes before the attention mask.
+    """
+    there = set() if not isinstance(data, DataProto) or data.batch is None else set(data.batch.keys())
+    if "response_mask" in there or not {"responses", "attention_mask"} <= there:
+        return data
+    completed = data.with_columns(data.batch.copy(), data.non_tensor_batch, data.meta_info)
+    ensure_response_mask(completed, multi_turn=True)
+    return completed
 
 
 def with_silent_rows(data: Any, multiple: int) -> Any:

@@ -43,20 +43,21 @@ def compute_advantage(
     num_repeat: int = 1,  # noqa: ARG001
     norm_adv_by_std_in_grpo: bool = True,
     config: Any = None,
-    multi_turn: bool = False,  # noqa: ARG001
+    multi_turn: bool = False,
 ) -> DataProto:
     """Set ``advantages`` and ``returns [B, R]`` by the estimator of a name, built-in or a recipe's; returns ``data``.
 
     A recipe's function is given what verl gives it, and of ``WHEN_REQUIRED`` what it has no default for; unlike in the
     trainers, rows whose mask is all 0 are shown to it, since what it returns must have B rows.
     config: the ``algorithm`` group. With ``use_pf_ppo`` in it, gae is followed by PF-PPO: what is returned is then a
-    new batch of rows drawn from ``data``. num_repeat, multi_turn: parameters of verl that change nothing.
+    new batch of rows drawn from ``data``. multi_turn: see ``ensure_response_mask``. num_repeat: a parameter of verl
+    that changes nothing.
 
     Raises ``UnknownAlgorithmError`` (a ``ValueError``) for the name, ``MissingColumnError`` or ``BadSettingError`` for
     what the estimator needs.
     """
     name = str(adv_estimator.value) if isinstance(adv_estimator, Enum) else adv_estimator
-    ensure_response_mask(data)
+    ensure_response_mask(data, multi_turn)
     settings = {"gamma": gamma, "lam": lam, "norm_adv_by_std_in_grpo": norm_adv_by_std_in_grpo}
     function = get_adv_estimator_fn(name)
     is_built_in = hasattr(function, "core_name")
@@ -115,16 +116,17 @@ def apply_kl_penalty(
     data: DataProto,
     kl_ctrl: AdaptiveKLController | FixedKLController,
     kl_penalty: str = "kl",
-    multi_turn: bool = False,  # noqa: ARG001
+    multi_turn: bool = False,
 ) -> tuple[DataProto, dict[str, float]]:
     """Set ``token_level_rewards`` to the scores less the controller's coefficient times the KL, and let it see the KL.
 
     Reads ``token_level_scores``, ``old_log_probs``, ``ref_log_prob`` and ``response_mask``, ``[B, R]``; without
     ``ref_log_prob`` the rewards are the scores. The KL that is reported is the mean over rows of each row's mean over
-    mask-1 tokens. Metrics: ``actor/reward_kl_penalty`` and ``actor/reward_kl_penalty_coeff``.
+    mask-1 tokens. Metrics: ``actor/reward_kl_penalty`` and ``actor/reward_kl_penalty_coeff``. multi_turn: see
+    ``ensure_response_mask``.
     """
     scores, beta = column(data, "token_level_scores"), kl_ctrl.value
-    segments, mask = as_packed(ensure_response_mask(data))
+    segments, mask = as_packed(ensure_response_mask(data, multi_turn))
     if "ref_log_prob" not in tensors(data):
         tensors(data)["token_level_rewards"] = scores
         return data, {"actor/reward_kl_penalty": 0.0, "actor/reward_kl_penalty_coeff": 0.0}

@@ -30,8 +30,19 @@ def compute_response_mask(data: DataProto) -> Tensor:
     return column(data, "attention_mask")[:, -column(data, "responses").shape[1] :]
 
 
-def ensure_response_mask(data: DataProto) -> Tensor:
-    """``response_mask [B, R]``, set from the attention mask where no stage has, as up to verl 0.3."""
-    if "response_mask" not in tensors(data):
+def response_mask(data: DataProto) -> Tensor:
+    """``response_mask [B, R]``, or where no stage has set one, as up to verl 0.3, that of the attention mask."""
+    return column(data, "response_mask") if "response_mask" in tensors(data) else compute_response_mask(data)
+
+
+def ensure_response_mask(data: DataProto, multi_turn: bool = False) -> Tensor:
+    """``response_mask [B, R]``, set where no stage has.
+
+    multi_turn: as up to verl 0.4, ``loss_mask [B, P+R]`` says which tokens the model generated. Its columns of the
+    responses become the ``response_mask``, so that every later stage has the same one.
+    """
+    if multi_turn and "loss_mask" in tensors(data):
+        tensors(data)["response_mask"] = column(data, "loss_mask")[:, -column(data, "responses").shape[1] :]
+    elif "response_mask" not in tensors(data):
         tensors(data)["response_mask"] = compute_response_mask(data)
     return column(data, "response_mask")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from compat.algorithms.torch_functional import masked_mean, masked_sum
-from compat.ppo.columns import column, tensors
+from compat.ppo.columns import column, response_mask, tensors
 from compat.protocol import DataProto
 from runtime.metrics import BatchFigures, data_metrics
 
@@ -30,11 +30,11 @@ def _compute_response_info(batch: DataProto) -> dict[str, Tensor]:
         return {name: tensors(batch)[name] for name in ("prompt_length", "response_length")}
     width = column(batch, "responses").shape[1]
     attention_mask = column(batch, "attention_mask")
-    response_mask = attention_mask[:, -width:]
+    of_responses = attention_mask[:, -width:]
     return {
-        "response_mask": response_mask,
+        "response_mask": of_responses,
         "prompt_length": attention_mask[:, :-width].sum(-1).float(),
-        "response_length": response_mask.sum(-1).float(),
+        "response_length": of_responses.sum(-1).float(),
     }
 
 
@@ -43,7 +43,7 @@ def compute_data_metrics(batch: DataProto, use_critic: bool = True) -> dict[str,
 
     See ``runtime.metrics.data_metrics``; figures of nothing are NaN, as in verl. use_critic: whether ``values`` count.
     """
-    kept, lengths = column(batch, "response_mask").bool(), _compute_response_info(batch)
+    kept, lengths = response_mask(batch).bool(), _compute_response_info(batch)
     figures = BatchFigures(
         scores=column(batch, "token_level_scores").sum(-1, dtype=torch.float64),
         rewards=column(batch, "token_level_rewards").sum(-1, dtype=torch.float64),

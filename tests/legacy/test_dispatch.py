@@ -55,6 +55,21 @@ def test_answers_come_back_in_the_order_of_the_batch(config, kind, rows, ranks):
     assert rows_of(shards.unpad(joined, more[PADDING_SIZE_KEY], "compute")) == list(range(rows))
 
 
+def test_an_update_makes_the_mask_that_batches_had_not_up_to_0_3(config):
+    data = DataProto.from_dict(
+        {
+            "responses": torch.ones(3, 2, dtype=torch.int64),
+            "attention_mask": torch.tensor([[1, 1, 1], [1, 1, 0], [0, 1, 0]]),
+        }
+    )
+    (parts,), _ = update_dispatch(group_of(config, 1), data)
+    assert parts[0]["response_mask"].tolist() == [[1, 1], [1, 0], [1, 0], [0, 0]]
+    assert "response_mask" not in data.batch
+    data.batch["loss_mask"] = torch.tensor([[0, 1, 0], [0, 0, 1], [0, 1, 0]])
+    (parts,), _ = update_dispatch(group_of(config, 1), data)
+    assert parts[0]["response_mask"].tolist() == [[1, 0], [0, 1], [1, 0], [0, 0]]
+
+
 @pytest.mark.parametrize("kind", [DataProto, TensorDict])
 def test_the_k_th_slice_of_every_rank_is_its_share_of_mini_batch_k(config, kind):
     (parts,), _ = update_dispatch(group_of(config, 2), numbered(8, kind))

@@ -8,6 +8,7 @@ from compat.errors import MissingColumnError
 from compat.ppo.advantage import apply_kl_penalty, compute_advantage
 from compat.ppo.core_algos import AdvantageEstimator, FixedKLController, get_adv_estimator_fn, register_adv_est
 from compat.ppo.errors import BadSettingError
+from compat.ppo.metrics import compute_data_metrics
 from shared_algos.errors import UnknownAlgorithmError
 
 
@@ -94,6 +95,30 @@ def test_pf_ppo_draws_whole_rows(make_batch):
     assert drawn.meta_info["global_token_num"] == [data.meta_info["global_token_num"][row] for row in rows]
     assert drawn.batch["returns"].equal(data.batch["returns"][rows])
     assert data.batch["row"].tolist() == [0, 1, 2, 3], "the batch that was given is left alone"
+
+
+@pytest.mark.parametrize("function", [compute_advantage, apply_kl_penalty])
+def test_up_to_0_4_a_loss_mask_says_what_the_model_generated(make_batch, function):
+    """A tool's answer in the middle of a response has no advantage and costs no KL."""
+    mask = torch.tensor([[1, 0, 1], [1, 1, 0], [1, 0, 0], [0, 0, 1]])
+    data = make_batch(ref_log_prob=torch.full((4, 3), -1.5), loss_mask=torch.cat([torch.zeros(4, 2).long(), mask], 1))
+    argument = "grpo" if function is compute_advantage else FixedKLController(0.1)
+    function(make_batch(ref_log_prob=torch.zeros(4, 3)), argument, multi_turn=True)  # a batch that has none
+    function(data, argument, multi_turn=True)
+    assert data.batch["response_mask"].equal(mask)
+    if function is compute_advantage:
+        assert data.batch["advantages"][0, 1] == 0
+    else:
+        assert data.batch["token_level_rewards"].tolist()[3] == pytest.approx([0.0, 0.0, 0.95])
+
+
+def test_figures_of_a_batch_without_a_response_mask(make_batch):
+    """As batches were up to verl 0.3; nothing is added to it."""
+    data = make_batch(advantages=torch.ones(4, 3), returns=torch.ones(4, 3))
+    figures = compute_data_metrics(data, use_critic=False)
+    assert figures["critic/advantages/mean"] == 1
+    assert figures["response_length/mean"] == 2.25
+    assert "response_mask" not in data.batch
 
 
 def test_kl_in_the_reward(make_batch):
